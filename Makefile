@@ -1,0 +1,43 @@
+# `make run` and `make test` do all their own set-up, in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: run test lint unit bench clean
+
+run: $(READY)-run
+	$(BIN)/python examples/select.py
+
+test: lint unit
+
+lint: $(READY)-test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+unit: $(READY)-test
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+bench: $(READY)-bench
+	$(BIN)/python benchmarks/bench_map.py
+	$(BIN)/python benchmarks/bench_sketch.py
+
+clean:
+	rm -rf .venv
+
+.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; name one with: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+$(READY)-run: pyproject.toml | .venv
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli]'
+	touch $@
+
+$(READY)-test: pyproject.toml | .venv
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,test]'
+	touch $@
+
+$(READY)-bench: pyproject.toml | .venv
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,test,bench]'
+	touch $@

@@ -1,0 +1,1 @@
+"""Determinantal mathematics on arrays. Nothing here has heard of clients."""

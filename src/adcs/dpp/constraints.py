@@ -1,0 +1,127 @@
+"""What a chosen set must obey besides its size: who may be in, who must be, how many per group."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from adcs.dpp.kernel import IndexArray, check_m
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Constraints on a set of m rows out of n.
+
+    Parameters
+    ----------
+    candidates
+        Indices that may be chosen; None means all.
+    required
+        Indices that must be chosen; they are taken first.
+    groups
+        One label for each of the n rows (a site, an operator); None means no groups.
+    caps
+        At most this many from each group: one number for all groups, or a mapping from label
+        to number in which a group that is not named has no cap.
+
+    Examples
+    --------
+    >>> Constraints(groups=["a", "a", "a", "b"], caps=1).resolve(n=4, m=3)
+    Traceback (most recent call last):
+    ...
+    ValueError: m = 3 cannot be met: candidates and caps admit only 2
+    """
+
+    candidates: ArrayLike | None = None
+    required: Sequence[int] = ()
+    groups: Sequence[Hashable] | NDArray[np.generic] | None = None
+    caps: int | Mapping[Hashable, int] | None = None
+
+    def resolve(self, n: int, m: int) -> Room:
+        """Check the constraints against n rows and m places and return the Room they leave."""
+        allowed = self._allowed(n)
+        check_m(m, int(allowed.sum()))
+        codes, caps = self._caps(n)
+        required = _indices(self.required, n, "required")
+        if required.size > m:
+            raise ValueError(f"required names {required.size} rows, more than m = {m}")
+        for i in required:
+            if not allowed[i]:
+                raise ValueError(f"required row {i} is not among the candidates")
+        taken = np.bincount(codes[required], minlength=caps.size)
+        over = np.flatnonzero(taken > caps)
+        if over.size:
+            raise ValueError(
+                f"required holds {taken[over[0]]} rows of one group, above its cap {caps[over[0]]}"
+            )
+        possible = int(np.minimum(np.bincount(codes[allowed], minlength=caps.size), caps).sum())
+        if possible < m:
+            raise ValueError(f"m = {m} cannot be met: candidates and caps admit only {possible}")
+        return Room(allowed=allowed, required=required, codes=codes, caps=caps)
+
+    def _allowed(self, n: int) -> NDArray[np.bool_]:
+        if self.candidates is None:
+            return np.ones(n, dtype=bool)
+        mask = np.zeros(n, dtype=bool)
+        mask[_indices(self.candidates, n, "candidates")] = True
+        if not mask.any():
+            raise ValueError("candidates must name at least one row, got none")
+        return mask
+
+    def _caps(self, n: int) -> tuple[IndexArray, IndexArray]:
+        if self.caps is None:
+            return np.zeros(n, dtype=np.intp), np.array([n], dtype=np.intp)
+        if self.groups is None or len(self.groups) != n:
+            given = "none" if self.groups is None else str(len(self.groups))
+            raise ValueError(f"caps need groups, one label for each of the {n} rows, got {given}")
+        order: dict[Hashable, int] = {}
+        codes = np.fromiter(
+            (order.setdefault(label, len(order)) for label in list(self.groups)),
+            dtype=np.intp,
+            count=n,
+        )
+        values = [
+            self.caps.get(label, n) if isinstance(self.caps, Mapping) else self.caps
+            for label in order
+        ]
+        for label, value in zip(order, values, strict=True):
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+                raise ValueError(
+                    f"caps must be whole numbers of at least 0: {label!r} has {value!r}"
+                )
+        return codes, np.asarray(values, dtype=np.intp)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Constraints resolved against n rows: what a search needs, and nothing to check any more."""
+
+    allowed: NDArray[np.bool_]
+    required: IndexArray
+    codes: IndexArray
+    caps: IndexArray
+
+    @property
+    def capped(self) -> bool:
+        """Whether any group has a cap that could ever bind."""
+        return self.caps.size > 1 or bool(self.caps[0] < self.allowed.size)
+
+
+def _indices(values: ArrayLike, n: int, name: str) -> IndexArray:
+    array = np.asarray(values)
+    if array.dtype == bool and array.shape == (n,):
+        return np.flatnonzero(array)
+    if array.size == 0:
+        return np.empty(0, dtype=np.intp)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be a list of row indices, got {values!r}")
+    bad = array[(array < 0) | (array >= n)]
+    if bad.size:
+        raise ValueError(f"{name} must lie between 0 and {n - 1}, got {bad[0]}")
+    found, counts = np.unique(array, return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(f"{name} must be distinct, got {found[counts > 1][0]} more than once")
+    return array.astype(np.intp)

@@ -1,0 +1,230 @@
+"""Greedy search for the set that maximises (1 - theta) log det C_S + theta sum q.
+
+Each step adds the row with the largest gain, in O(m^2 N) altogether (Chen, Zhang and Zhou 2018,
+"Fast greedy MAP inference for determinantal point process").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from adcs.dpp.constraints import Constraints, Room
+from adcs.dpp.dense import DenseSearch, pivoted
+from adcs.dpp.kernel import (
+    Float64Array,
+    IndexArray,
+    as_quality,
+    as_similarity,
+    check_theta,
+    combine,
+)
+from adcs.dpp.lazy import LazySearch
+from adcs.dpp.rows import FeatureRows, KernelRows
+from adcs.dpp.scoring import Scoring
+from adcs.dpp.selection import Selection
+
+_TINY = 64  # up to so many rows LAPACK's pivoted Cholesky is tried first
+_FEW = 1024  # up to so many rows the dense search is the faster one
+_GRAM, _MOST = 256, 4096  # up to so many rows the kernel is formed: always, and if m is large
+
+
+class Search(Protocol):
+    """One greedy run over the rows that are open to it."""
+
+    def open(self, rows: IndexArray) -> None:
+        """Let rows into the race."""
+
+    def close(self, rows: NDArray[np.bool_]) -> None:
+        """Take the rows of a mask out of the race."""
+
+    def add(self) -> tuple[int, float] | None:
+        """Add the best row and return it with its r^2; None if no row adds anything."""
+
+
+def greedy_map(
+    similarity: ArrayLike,
+    m: int,
+    *,
+    quality: ArrayLike | None = None,
+    theta: float = 0.0,
+    constraints: Constraints = Constraints(),  # noqa: B008 - frozen
+) -> Selection:
+    """Choose m rows greedily, given the similarity C (N x N, ones on its diagonal).
+
+    Exactly m distinct rows are returned. Gains that differ by rounding alone tie, and a tie goes
+    to the lower index. Where fewer than m rows are linearly independent, the rest are chosen by a
+    fresh greedy over the remainder, as often as it takes, with gains of -inf.
+
+    Parameters
+    ----------
+    similarity
+        The kernel C.
+    m
+        How many rows to choose.
+    quality
+        One number q for each row; None means zeros.
+    theta
+        Weight of quality, from 0 (diversity alone) to 1 (the m best qualities).
+    constraints
+        Who may be chosen, who must be (they are picked first), and how many per group.
+
+    Examples
+    --------
+    >>> c = [[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    >>> greedy_map(c, 2).indices
+    array([0, 2])
+    >>> greedy_map(c, 2, quality=[1.0, 9.0, 0.0], theta=0.9).indices
+    array([1, 0])
+    """
+    theta = check_theta(theta)
+    c = as_similarity(similarity)
+    q, room = as_quality(quality, c.shape[0]), constraints.resolve(c.shape[0], m)
+    return _greedy_kernel(c, q, Scoring.of_kernel(similarity, quality, theta=theta), room, m)
+
+
+def greedy_map_features(
+    features: ArrayLike,
+    m: int,
+    *,
+    quality: ArrayLike | None = None,
+    theta: float = 0.0,
+    constraints: Constraints = Constraints(),  # noqa: B008 - frozen
+    unit: bool = False,
+) -> Selection:
+    """Choose m rows greedily, given N vectors of length d; otherwise like `greedy_map`.
+
+    The rows are compared by direction. Few rows go through their kernel; of many, neither the
+    kernel nor a copy is formed.
+
+    Parameters
+    ----------
+    features
+        N x d updates; float32 stays float32.
+    m, quality, theta, constraints
+        As in `greedy_map`.
+    unit
+        Whether the rows are meant to have length one; then any that do not are refused.
+
+    Examples
+    --------
+    >>> greedy_map_features([[2.0, 0.0], [3.0, 0.1], [0.0, 1.0]], 2).indices
+    array([0, 2])
+    """
+    theta = check_theta(theta)
+    rows = FeatureRows(features, unit=unit)
+    q, room = as_quality(quality, rows.n), constraints.resolve(rows.n, m)
+    scoring = Scoring.of_features(features, quality, theta=theta)
+    if rows.n <= max(_GRAM, min(2 * m, _MOST)):
+        return _greedy_kernel(rows.gram(), q, scoring, room, m)
+    return _greedy(lambda: LazySearch(rows, scoring, q, m), q, scoring, room, m)
+
+
+def _greedy_kernel(
+    c: Float64Array, quality: Float64Array, scoring: Scoring, room: Room, m: int
+) -> Selection:
+    n = c.shape[0]
+    if n <= _TINY and not room.capped and not room.required.size and room.allowed.all():
+        picks = pivoted(c, scoring, quality, m)
+        if picks is not None:
+            return _selection(picks, quality, scoring)
+    if n <= _FEW:
+        return _greedy(lambda: DenseSearch(c, scoring, quality, m), quality, scoring, room, m)
+    rows = KernelRows(c)
+    return _greedy(lambda: LazySearch(rows, scoring, quality, m), quality, scoring, room, m)
+
+
+def _greedy(
+    search: Callable[[], Search],
+    quality: Float64Array,
+    scoring: Scoring,
+    room: Room,
+    m: int,
+) -> Selection:
+    run = _Run(search, quality, scoring, room)
+    run.fill(room.required, room.required.size)
+    run.force(room.required)
+    while run.fill(run.remaining(), m) < m:
+        run.restart()
+    return _selection(run.picks, quality, scoring)
+
+
+def _selection(
+    picks: list[tuple[int, float]], quality: Float64Array, scoring: Scoring
+) -> Selection:
+    """Return picks, each a row and its r^2, with what they are worth."""
+    rows, squares = zip(*picks, strict=True)
+    index = np.array(rows, dtype=np.intp)
+    q = quality[index]
+    rank = sum(square > scoring.floor for square in squares)
+    log_det = math.fsum(map(math.log, squares)) if rank == len(picks) else float("-inf")
+    return Selection(
+        indices=index,
+        gains=np.array(list(map(scoring.gain, squares, q.tolist()))),
+        log_det=log_det,
+        objective=combine(log_det, float(q.sum()), scoring.theta),
+        rank=rank,
+    )
+
+
+class _Run:
+    """The picks so far, and the search that finds the next."""
+
+    def __init__(
+        self,
+        search: Callable[[], Search],
+        quality: Float64Array,
+        scoring: Scoring,
+        room: Room,
+    ) -> None:
+        self._new_search, self._search = search, search()
+        self._quality, self._scoring, self._room = quality, scoring, room
+        self._free = room.allowed.copy()
+        self._places = room.caps.copy()
+        self._first = True
+        self.picks: list[tuple[int, float]] = []
+
+    def remaining(self) -> IndexArray:
+        """Return the rows that may still be chosen."""
+        free = (
+            self._free & (self._places[self._room.codes] > 0) if self._room.capped else self._free
+        )
+        return free.nonzero()[0]
+
+    def fill(self, rows: IndexArray, size: int) -> int:
+        """Add the best of rows until there are size picks or no new direction is left."""
+        if len(self.picks) < size:
+            self._search.open(rows)
+        while len(self.picks) < size and (pick := self._search.add()) is not None:
+            row, square = pick
+            self._take(row, square if self._first else 0.0)
+        return len(self.picks)
+
+    def force(self, rows: IndexArray) -> None:
+        """Take those of rows that are left: they must be in, though they add no direction."""
+        left = np.sort(rows[self._free[rows]])
+        while left.size:
+            weight = self._scoring.weigh(self._quality[left])
+            best = float(weight.max())
+            # Their residuals are equal, so quality decides.
+            place = int((weight >= best - self._scoring.quality_blur * abs(best)).argmax())
+            self._take(int(left[place]), 0.0)
+            left = np.delete(left, place)
+
+    def restart(self) -> None:
+        """Forget the picks: those that follow are spread anew over the remainder."""
+        self._first = False
+        self._search = self._new_search()
+
+    def _take(self, row: int, square: float) -> None:
+        self.picks.append((row, square))
+        self._free[row] = False
+        if self._room.capped:
+            group = self._room.codes[row]
+            self._places[group] -= 1
+            if self._places[group] == 0:
+                self._search.close(self._room.codes == group)

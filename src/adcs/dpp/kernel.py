@@ -1,0 +1,333 @@
+"""Kernels of the determinantal point process: unit vectors, similarity, quality, L = Q C Q.
+
+The paper's objective for a set S (its equation 5) is
+
+    (1 - theta) log det C_S + theta sum_{n in S} q_n,
+
+and it equals (1 - theta) log det L_S for L = Q C Q, Q = diag(exp(alpha q)),
+alpha = theta / (2 (1 - theta)). L overflows as soon as alpha q passes 700, so nothing in this
+package works on L itself: similarity C and quality q travel side by side, and L exists only as
+its logarithm.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.floating[Any]]
+Float64Array = NDArray[np.float64]
+IndexArray = NDArray[np.intp]
+
+
+def check_theta(theta: float) -> float:
+    """Return theta as a float, or raise if it is outside [0, 1]."""
+    value = float(theta)
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"theta must lie in [0, 1], got {theta!r}")
+    return value
+
+
+def check_m(m: int, n: int) -> int:
+    """Return m as an int, or raise unless it is a whole number from 1 to n."""
+    if isinstance(m, bool) or not isinstance(m, (int, np.integer)):
+        raise ValueError(f"m must be a whole number, got {m!r}")
+    if not 1 <= m <= n:
+        raise ValueError(f"m must lie between 1 and the number of candidates ({n}), got {m}")
+    return int(m)
+
+
+def as_table(updates: ArrayLike, name: str = "updates") -> FloatArray:
+    """Return updates as an N x d array, float32 kept and everything else as float64.
+
+    >>> as_table([1.0, 2.0])
+    Traceback (most recent call last):
+    ...
+    ValueError: updates must be a 2-d array, a row each, got 1 dimension(s)
+    """
+    try:
+        array = np.asarray(updates)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype == object or array.dtype.kind not in "fiub":
+        lengths = _row_lengths(updates)
+        if len(lengths) > 1:
+            raise ValueError(f"{name} must all have the same length, got lengths {lengths}")
+        raise ValueError(f"{name} must be numbers, got an array of {array.dtype}")
+    if array.ndim != 2:
+        raise ValueError(f"{name} must be a 2-d array, a row each, got {array.ndim} dimension(s)")
+    if array.shape[0] == 0:
+        raise ValueError(f"{name} must have at least one row, got none")
+    if array.shape[1] == 0:
+        raise ValueError(f"{name} must have at least one column, got none")
+    return array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
+
+
+def as_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
+    """Return updates as a finite N x d array, float32 kept and everything else as float64.
+
+    >>> as_rows([[3, 4], [0, 2]]).dtype
+    dtype('float64')
+    >>> as_rows([[1.0, 2.0], [float("nan"), 1.0]])
+    Traceback (most recent call last):
+    ...
+    ValueError: updates must be finite: row 1 holds nan
+    """
+    rows = as_table(updates, name)
+    # A sum is finite only if every entry is; it costs no N x d array of booleans. It may also
+    # overflow on entries that are finite, so a row under suspicion is looked at again.
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspects = np.flatnonzero(~np.isfinite(rows.sum(axis=1)))
+    for i in suspects:
+        bad = rows[i][~np.isfinite(rows[i])]
+        if bad.size:
+            raise ValueError(f"{name} must be finite: row {i} holds {bad[0]}")
+    return rows
+
+
+def _row_lengths(updates: Any) -> list[int]:
+    try:
+        return sorted({int(np.size(row)) for row in updates})
+    except (TypeError, ValueError):
+        return []
+
+
+def as_quality(quality: ArrayLike | None, n: int) -> Float64Array:
+    """Return quality as n finite float64 numbers; None is n zeros.
+
+    >>> as_quality([1.0, 2.0], 3)
+    Traceback (most recent call last):
+    ...
+    ValueError: quality must hold one number for each of the 3 rows, got shape (2,)
+    """
+    if quality is None:
+        return np.zeros(n)
+    try:
+        q = np.asarray(quality, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"quality must be numbers, got {quality!r}") from error
+    if q.shape != (n,):
+        raise ValueError(
+            f"quality must hold one number for each of the {n} rows, got shape {q.shape}"
+        )
+    bad = np.flatnonzero(~np.isfinite(q))
+    if bad.size:
+        raise ValueError(f"quality must be finite: entry {bad[0]} is {q[bad[0]]}")
+    return q
+
+
+def quality_precision(quality: ArrayLike | None) -> float:
+    """Return the relative rounding of numbers as they were given.
+
+    Values that are all exact in float32 were most likely computed in float32, whatever their
+    type is by now, and those that differ by its rounding only are to tie: at the first round
+    every client's loss is the same number.
+
+    >>> quality_precision(np.array([np.float32(0.1), np.float32(0.2)], dtype=np.float64))
+    1.1920928955078125e-07
+    >>> quality_precision([0.1, 0.2])
+    2.220446049250313e-16
+    """
+    values = np.asarray(0.0 if quality is None else quality, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        narrow = bool((values.astype(np.float32) == values).all())
+    return float(np.finfo(np.float32 if narrow else np.float64).eps)
+
+
+def row_norms(rows: FloatArray) -> Float64Array:
+    """Return the Euclidean norm of each row without overflow or underflow.
+
+    >>> row_norms(np.array([[3e200, 4e200], [3e-200, 4e-200]]))
+    array([5.e+200, 5.e-200])
+    """
+    top = np.maximum(rows.max(axis=1), -rows.min(axis=1)).astype(np.float64)
+    # Squares are safe well inside the exponent range; only the rest are rescaled, row by row.
+    safe = 1e15 if rows.dtype == np.float32 else 1e140
+    norms: Float64Array = np.sqrt(
+        np.einsum("ij,ij->i", rows, rows, dtype=np.float64, optimize=False)
+    )
+    for i in np.flatnonzero((top > safe) | ((top < 1 / safe) & (top > 0))):
+        norms[i] = top[i] * np.linalg.norm(rows[i].astype(np.float64) / top[i])
+    return norms
+
+
+def unit_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
+    """Return the rows scaled to length one: phi_n = g_n / ||g_n||.
+
+    >>> unit_rows([[3.0, 4.0], [0.0, 2.0]])
+    array([[0.6, 0.8],
+           [0. , 1. ]])
+    >>> unit_rows([[1.0, 2.0], [0.0, 0.0]])
+    Traceback (most recent call last):
+    ...
+    ValueError: updates must have a direction: row 1 is zero
+    """
+    rows = as_rows(updates, name)
+    norms = row_norms(rows)
+    zero = np.flatnonzero(norms == 0.0)
+    if zero.size:
+        raise ValueError(f"{name} must have a direction: row {zero[0]} is zero")
+    with np.errstate(over="ignore", under="ignore"):
+        inverse = 1.0 / norms
+    if np.isfinite(inverse).all() and inverse.min() > 0.0:
+        return np.asarray(rows * inverse[:, None], dtype=rows.dtype)
+    return np.asarray(rows.astype(np.float64) / norms[:, None], dtype=rows.dtype)
+
+
+def similarity(unit: FloatArray) -> Float64Array:
+    """Return C = Phi^T Phi of unit rows in float64, symmetric, its diagonal exactly one.
+
+    >>> similarity(unit_rows([[1.0, 0.0], [1.0, 1.0]])).round(4)
+    array([[1.    , 0.7071],
+           [0.7071, 1.    ]])
+    """
+    wide = unit.astype(np.float64, copy=False)
+    gram: Float64Array = wide @ wide.T
+    np.fill_diagonal(gram, 1.0)
+    return gram
+
+
+def as_similarity(matrix: ArrayLike) -> Float64Array:
+    """Return a similarity matrix as float64 after checking shape, symmetry and diagonal.
+
+    >>> as_similarity([[1.0, 0.5], [0.4, 1.0]])
+    Traceback (most recent call last):
+    ...
+    ValueError: similarity must be symmetric: entries (0, 1) and (1, 0) are 0.5 and 0.4
+    """
+    c = as_table(matrix, "similarity").astype(np.float64, copy=False)
+    if c.shape[0] != c.shape[1]:
+        raise ValueError(f"similarity must be square, got shape {c.shape}")
+    tolerance = 1e-5 if getattr(matrix, "dtype", None) == np.float32 else 1e-9
+    # C v and C' v agree for a symmetric matrix, and two products cost far less than comparing all
+    # pairs, which is left for a matrix that fails.
+    probe = _probe(c.shape[0])
+    with np.errstate(invalid="ignore", over="ignore"):
+        close = np.abs(c @ probe - probe @ c).max() <= 0.5 * tolerance
+    if not close:
+        as_rows(c, "similarity")
+        _check_symmetry(c, tolerance)
+    diagonal = c.diagonal()
+    if (diagonal == 1.0).all():
+        return c
+    worst = int(np.abs(diagonal - 1.0).argmax())
+    if abs(diagonal[worst] - 1.0) > tolerance:
+        raise ValueError(
+            f"similarity must have ones on its diagonal: entry {worst} is {diagonal[worst]:g}; "
+            "split_kernel() turns a general kernel into similarity and quality"
+        )
+    c = c.copy()
+    np.fill_diagonal(c, 1.0)
+    return c
+
+
+@lru_cache(maxsize=4)
+def _probe(n: int) -> Float64Array:
+    # Unequal entries, all well away from zero, so that no error is lost and none cancel.
+    return np.asarray(0.5 + 0.5 * (np.arange(1, n + 1) * 0.6180339887498949 % 1.0))
+
+
+def _check_symmetry(c: Float64Array, tolerance: float) -> None:
+    off = np.abs(c - c.T)
+    if off.max() > tolerance:
+        i, j = np.unravel_index(int(off.argmax()), off.shape)
+        raise ValueError(
+            f"similarity must be symmetric: entries ({i}, {j}) and ({j}, {i}) "
+            f"are {c[i, j]:g} and {c[j, i]:g}"
+        )
+
+
+def alpha(theta: float) -> float:
+    """Return alpha = theta / (2 (1 - theta)), infinite at theta = 1.
+
+    >>> round(alpha(0.8), 12)
+    2.0
+    """
+    theta = check_theta(theta)
+    return float("inf") if theta == 1.0 else theta / (2.0 * (1.0 - theta))
+
+
+def log_kernel(
+    similarity: ArrayLike, quality: ArrayLike | None, theta: float
+) -> tuple[Float64Array, Float64Array]:
+    """Return L = Q C Q as (sign, log|L|): the logarithm never overflows, L itself may.
+
+    >>> sign, log_l = log_kernel([[1.0, 0.5], [0.5, 1.0]], [1000.0, 0.0], theta=0.8)
+    >>> log_l.round(3)
+    array([[4000.   , 1999.307],
+           [1999.307,    0.   ]])
+    """
+    theta = check_theta(theta)
+    if theta == 1.0:
+        raise ValueError("theta = 1 has no kernel L: alpha is infinite; theta must be below 1")
+    c = as_similarity(similarity)
+    weights = alpha(theta) * as_quality(quality, c.shape[0])
+    with np.errstate(divide="ignore"):
+        log_c = np.log(np.abs(c))
+    return np.sign(c), log_c + weights[:, None] + weights[None, :]
+
+
+def split_kernel(kernel: ArrayLike) -> tuple[Float64Array, Float64Array]:
+    """Return (C, q) of a general kernel L, such that theta = 1/2 on them is MAP on L.
+
+    With C_ij = L_ij / sqrt(L_ii L_jj) and q_i = log L_ii, the objective at theta = 1/2 is
+    (log det L_S) / 2.
+
+    >>> c, q = split_kernel([[4.0, 1.0], [1.0, 1.0]])
+    >>> c
+    array([[1. , 0.5],
+           [0.5, 1. ]])
+    >>> q.round(4)
+    array([1.3863, 0.    ])
+    """
+    matrix = as_rows(kernel, "kernel").astype(np.float64, copy=False)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"kernel must be square, got shape {matrix.shape}")
+    diagonal = np.diagonal(matrix)
+    bad = np.flatnonzero(diagonal <= 0.0)
+    if bad.size:
+        raise ValueError(
+            f"kernel must have a positive diagonal: entry {bad[0]} is {diagonal[bad[0]]:g}"
+        )
+    root = np.sqrt(diagonal)
+    return as_similarity(matrix / root[:, None] / root[None, :]), np.log(diagonal)
+
+
+def log_det(similarity: FloatArray, subset: ArrayLike) -> float:
+    """Return log det C_S, -inf where C_S is singular.
+
+    >>> log_det(np.eye(3), [0, 2])
+    0.0
+    """
+    index = np.asarray(subset, dtype=np.intp)
+    sign, value = np.linalg.slogdet(similarity[np.ix_(index, index)])
+    return float(value) if sign > 0 else float("-inf")
+
+
+def combine(log_det: float, quality_sum: float, theta: float) -> float:
+    """Return (1 - theta) log det C_S + theta sum q, with 0 * inf read as 0.
+
+    >>> combine(float("-inf"), 3.0, theta=1.0)
+    3.0
+    """
+    diversity = 0.0 if theta == 1.0 else (1.0 - theta) * log_det
+    goodness = 0.0 if theta == 0.0 else theta * quality_sum
+    return diversity + goodness
+
+
+def objective(
+    similarity: ArrayLike, subset: ArrayLike, quality: ArrayLike | None = None, theta: float = 0.0
+) -> float:
+    """Return the paper's objective (1 - theta) log det C_S + theta sum_{n in S} q_n.
+
+    >>> objective([[1.0, 0.6], [0.6, 1.0]], [0, 1], quality=[1.0, 2.0], theta=0.5)
+    1.27685...
+    """
+    theta = check_theta(theta)
+    c = as_similarity(similarity)
+    index = np.asarray(subset, dtype=np.intp)
+    q = as_quality(quality, c.shape[0])
+    return combine(log_det(c, index), float(q[index].sum()), theta)

@@ -1,0 +1,264 @@
+"""Probabilities and exact samples of determinantal point processes with L = Q C Q.
+
+The L-ensemble gives a set Z the probability det L_Z / det(L + I); the m-DPP is the same law given
+|Z| = m, so that its normaliser is the elementary symmetric polynomial e_m of L's eigenvalues
+(Kulesza and Taskar 2011, "k-DPPs: fixed-size determinantal point processes"). Weights
+exp(alpha q) may span thousands of orders of magnitude, so eigenvalues are kept as logarithms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import lapack
+
+from adcs.dpp.greedy import greedy_map
+from adcs.dpp.kernel import (
+    Float64Array,
+    IndexArray,
+    alpha,
+    as_quality,
+    as_similarity,
+    check_m,
+    check_theta,
+)
+from adcs.dpp.scoring import Scoring
+
+_GAP = 20.0  # a step of e^20 in singular values: beyond it, e^-40 in L is below rounding
+_RANGE = 300.0  # e^300 is what one factorisation can hold
+
+
+def elementary_symmetric(log_values: ArrayLike, m: int) -> Float64Array:
+    """Return the logarithms of e_k of the first j values, a table of (m + 1) x (n + 1).
+
+    The last column holds log e_0 ... log e_m of all n values. Values are given by their
+    logarithms; every term is positive, so nothing cancels.
+
+    >>> np.exp(elementary_symmetric(np.log([1.0, 2.0, 3.0]), 2)[:, -1]).round(9)
+    array([ 1.,  6., 11.])
+    """
+    logs = np.asarray(log_values, dtype=np.float64)
+    table = np.full((m + 1, logs.size + 1), -np.inf)
+    table[0] = 0.0
+    for j, value in enumerate(logs):
+        table[1:, j + 1] = np.logaddexp(table[1:, j], value + table[:-1, j])
+    return table
+
+
+def log_probability(
+    similarity: ArrayLike,
+    subset: ArrayLike,
+    *,
+    quality: ArrayLike | None = None,
+    theta: float = 0.0,
+) -> float:
+    """Return log P(Z) = log det L_Z - log det(L + I), the subset being of any size.
+
+    >>> log_probability([[1.0, 0.0], [0.0, 1.0]], [0])  # four sets, equally likely
+    -1.386...
+    """
+    kernel = _Kernel.of(similarity, quality, theta)
+    normaliser = float(np.logaddexp(0.0, kernel.spectrum()[0]).sum())
+    return kernel.log_det(subset) - normaliser
+
+
+def log_probability_mdpp(
+    similarity: ArrayLike,
+    subset: ArrayLike,
+    *,
+    quality: ArrayLike | None = None,
+    theta: float = 0.0,
+) -> float:
+    """Return log P(Z) = log det L_Z - log e_m(L), the probability among sets of m = |Z| rows.
+
+    >>> log_probability_mdpp([[1.0, 0.6], [0.6, 1.0]], [0])
+    -0.693...
+    """
+    kernel = _Kernel.of(similarity, quality, theta)
+    log_det = kernel.log_det(subset)
+    m = np.size(subset)
+    log_eigenvalues, _ = kernel.spectrum()
+    _check_rank(m, log_eigenvalues.size)
+    return log_det - float(elementary_symmetric(log_eigenvalues, m)[m, -1])
+
+
+def sample_mdpp(
+    similarity: ArrayLike,
+    m: int,
+    *,
+    rng: np.random.Generator,
+    quality: ArrayLike | None = None,
+    theta: float = 0.0,
+    size: int | None = None,
+) -> IndexArray:
+    """Draw m rows from the m-DPP, exactly.
+
+    Parameters
+    ----------
+    similarity, quality, theta
+        C, q and theta of the kernel L; theta must be below 1.
+    m
+        How many rows to draw, at most the rank of C.
+    rng
+        Source of randomness; the same state gives the same rows.
+    size
+        How many samples; None means one.
+
+    Returns
+    -------
+    array
+        Row indices in increasing order, of shape (m,) or (size, m).
+
+    Examples
+    --------
+    >>> c = [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]  # rows 0 and 1 are the same
+    >>> sample_mdpp(c, 2, rng=np.random.default_rng(0), size=3)[:, 1]
+    array([2, 2, 2])
+    """
+    kernel = _Kernel.of(similarity, quality, theta)
+    m = check_m(m, kernel.similarity.shape[0])
+    log_eigenvalues, vectors = kernel.spectrum()
+    _check_rank(m, log_eigenvalues.size)
+    table = elementary_symmetric(log_eigenvalues, m)
+    draws = [
+        _sample_projection(vectors[:, _sample_eigenvectors(table, log_eigenvalues, rng)], rng)
+        for _ in range(1 if size is None else size)
+    ]
+    return draws[0] if size is None else np.array(draws, dtype=np.intp).reshape(-1, m)
+
+
+def _check_rank(m: int, rank: int) -> None:
+    if m > rank:
+        raise ValueError(
+            f"m = {m} is above the rank of similarity ({rank}): every set of {m} rows has "
+            "probability zero"
+        )
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """L = Q C Q as C, log Q, and the squared residual that counts as zero."""
+
+    similarity: Float64Array
+    log_weight: Float64Array
+    floor: float
+
+    @classmethod
+    def of(cls, similarity: ArrayLike, quality: ArrayLike | None, theta: float) -> _Kernel:
+        if check_theta(theta) == 1.0:
+            raise ValueError("theta = 1 has no kernel L: alpha is infinite; theta must be below 1")
+        c = as_similarity(similarity)
+        floor = Scoring.of_kernel(similarity, quality, theta=theta).floor
+        return cls(c, alpha(theta) * as_quality(quality, c.shape[0]), floor)
+
+    def log_det(self, subset: ArrayLike) -> float:
+        """Return log det L_Z, -inf where the rows are linearly dependent."""
+        n = self.similarity.shape[0]
+        rows = np.asarray(subset)
+        if rows.size == 0:
+            return 0.0
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise ValueError(f"subset must be a list of row indices, got {subset!r}")
+        if rows.min() < 0 or rows.max() >= n or np.unique(rows).size < rows.size:
+            raise ValueError(f"subset must hold distinct rows from 0 to {n - 1}, got {subset!r}")
+        chosen = greedy_map(self.similarity[np.ix_(rows, rows)], rows.size)
+        return chosen.log_det + 2.0 * float(self.log_weight[rows].sum())
+
+    def spectrum(self) -> tuple[Float64Array, Float64Array]:
+        """Return the logarithms of L's nonzero eigenvalues, descending, and their eigenvectors.
+
+        L = F F^T with F from a Cholesky factorisation that pivots on the weighted residual, so
+        that the columns of F come in decreasing size and each is well-conditioned once scaled. A
+        Jacobi SVD then finds every singular value to full relative accuracy. Where the size of
+        columns falls by more than e^20, those above decide their eigenvectors alone.
+        """
+        factor, sizes = self._factor()
+        cuts = np.flatnonzero(sizes[:-1] - sizes[1:] > _GAP) + 1
+        logs: list[Float64Array] = []
+        vectors = np.empty((factor.shape[0], 0))
+        for level in np.split(np.arange(sizes.size), cuts):
+            spread = float(sizes[level[0]] - sizes[level[-1]])
+            if spread > _RANGE:
+                raise ValueError(
+                    f"quality spreads the weights of L without a gap over e^{spread:.0f}, above "
+                    f"e^{_RANGE:.0f}; lower theta or the scale of quality"
+                )
+            block = factor[:, level]
+            for _ in range(2):  # twice: the first pass leaves rounding of the larger columns
+                block = block - vectors @ (vectors.T @ block)
+            block = block * np.exp(sizes[level] - sizes[level[0]])
+            # joba=0: each column to its own accuracy; jobu=0: left vectors; the rest: none.
+            values, left, _, work, _, info = lapack.dgejsv(
+                block, joba=0, jobu=0, jobv=3, jobr=1, jobt=1, jobp=1
+            )
+            if info != 0:
+                raise np.linalg.LinAlgError(f"the Jacobi SVD did not converge (info = {info})")
+            scale = np.log(work[0] / work[1])
+            logs.append(2.0 * (np.log(values) + scale + sizes[level[0]]))
+            vectors = np.hstack([vectors, left])
+        return np.concatenate(logs), vectors
+
+    def _factor(self) -> tuple[Float64Array, Float64Array]:
+        """Return F with columns scaled to a largest entry of 1, and the logarithms of scales."""
+        c, weight = self.similarity, self.log_weight
+        n = c.shape[0]
+        square, lower = np.ones(n), np.zeros((n, n))
+        scaled, sizes = np.zeros((n, n)), np.zeros(n)
+        rank = 0
+        while (free := np.flatnonzero(square > self.floor)).size:
+            score = weight[free] + 0.5 * np.log(square[free])
+            pivot = int(free[score.argmax()])
+            root = float(np.sqrt(square[pivot]))
+            # A row that is used up gets no more coordinates: its rounding, times a large
+            # weight, would swamp the rows below it.
+            column = np.zeros(n)
+            column[free] = (c[free, pivot] - lower[free, :rank] @ lower[pivot, :rank]) / root
+            column[pivot] = root
+            lower[:, rank] = column
+            sizes[rank] = score.max()
+            scaled[free, rank] = _times_exp(column[free], weight[free] - sizes[rank])
+            square[free] -= column[free] ** 2
+            square[pivot] = 0.0
+            rank += 1
+        return scaled[:, :rank], sizes[:rank]
+
+
+def _times_exp(values: Float64Array, exponents: Float64Array) -> Float64Array:
+    """Return values * exp(exponents) where only the product is known to be in range."""
+    with np.errstate(divide="ignore"):
+        product: Float64Array = np.sign(values) * np.exp(np.log(np.abs(values)) + exponents)
+    return product
+
+
+def _sample_eigenvectors(
+    table: Float64Array, log_eigenvalues: Float64Array, rng: np.random.Generator
+) -> list[int]:
+    """Draw m eigenvectors, each set with probability proportional to its eigenvalues' product."""
+    left = table.shape[0] - 1
+    chosen = []
+    for j in range(log_eigenvalues.size, 0, -1):
+        if left == 0:
+            break
+        log_p = log_eigenvalues[j - 1] + table[left - 1, j - 1] - table[left, j]
+        if j == left or np.log(rng.random()) < log_p:
+            chosen.append(j - 1)
+            left -= 1
+    return chosen
+
+
+def _sample_projection(vectors: Float64Array, rng: np.random.Generator) -> IndexArray:
+    """Draw from the projection DPP with kernel V V^T, V orthonormal: one row a column."""
+    n, m = vectors.shape
+    square = (vectors**2).sum(axis=1)
+    lower = np.zeros((n, m))
+    picks = np.empty(m, dtype=np.intp)
+    for k in range(m):
+        row = int(rng.choice(n, p=square / square.sum()))
+        picks[k] = row
+        column = vectors @ vectors[row] - lower[:, :k] @ lower[row, :k]
+        lower[:, k] = column / np.sqrt(square[row])
+        square = np.maximum(square - lower[:, k] ** 2, 0.0)
+        square[picks[: k + 1]] = 0.0
+    return np.sort(picks)

@@ -1,0 +1,71 @@
+"""ADCS: the paper's adaptive determinantal client scheduling (Xu, Liang, Boudreau, Sokun)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.signals.quality import Quality, Scale
+from adcs.signals.sketch import Sketcher
+
+
+class ADCS(DeterminantalScheduler):
+    """The greedy MAP of a determinantal point process, rebuilt from a probe every R rounds.
+
+    From normalised updates comes the similarity C, from quality scores the weights
+    Q = diag(exp(alpha q)), alpha = theta / (2 (1 - theta)); the cohort has (nearly) the largest
+    log det L_S of L = Q C Q. What training replies say is ignored, as in the paper.
+
+    Parameters
+    ----------
+    theta
+        0 is diversity alone, 1 quality alone.
+    refresh_every
+        R, the number of rounds that a kernel serves.
+    quality
+        "loss", "norm", "examples", "communication", or a function of a `ClientReport`.
+    gamma
+        Share of the communication quality in the mix (1 - gamma) q_learn + gamma q_comm.
+    scale
+        "raw" (the paper's, the default where gamma is 0), "standard" or "rank".
+    sketch
+        A `Sketcher` if clients are to send sketches in place of whole updates.
+    **common
+        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+
+    Examples
+    --------
+    Two of three clients agree; one of them and the odd one out are chosen.
+
+    >>> from adcs.signals.report import ClientReport
+    >>> updates = {"a": [1.0, 0.1], "b": [1.0, 0.0], "c": [0.0, 1.0]}
+    >>> scheduler = ADCS(theta=0.5)
+    >>> request = scheduler.request(0, ["a", "b", "c"], 2)
+    >>> sorted(request.signals)
+    ['loss', 'update']
+    >>> reports = [ClientReport(c, 0, loss=1.0, update=updates[c]) for c in request.clients]
+    >>> scheduler.observe(0, reports, "probe")
+    >>> scheduler.select(0, ["a", "b", "c"], 2).clients
+    ('a', 'c')
+    """
+
+    def __init__(
+        self,
+        *,
+        theta: float = 0.8,
+        refresh_every: int = 20,
+        quality: Quality = "loss",
+        gamma: float = 0.0,
+        scale: Scale | None = None,
+        sketch: Sketcher | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(
+            theta=theta,
+            refresh_every=refresh_every,
+            quality=quality,
+            gamma=gamma,
+            scale=scale,
+            sketch=sketch,
+            **common,
+        )

@@ -1,0 +1,209 @@
+"""The contract of all schedulers: told what is known about clients, asked who trains next.
+
+A round, for whoever drives it:
+
+    request = scheduler.request(round, available, m)      # whom to ask, and for what
+    scheduler.observe(round, reports, "probe")            # what they answered
+    cohort = scheduler.select(round, available, m)        # who trains, with which weights
+    scheduler.observe(round, replies, "training")         # what came back from training
+
+A scheduler of one's own implements `choose`, and `ask` if it needs to know something first.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from adcs.schedulers.places import Rules
+from adcs.signals.report import ClientId, ClientReport, ReportBook
+from adcs.signals.sketch import Sketcher
+
+Signal = Literal["loss", "norm", "update"]
+Source = Literal["enrolment", "probe", "training"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Whom to ask before this round's selection, and for what; by default nobody.
+
+    Attributes
+    ----------
+    clients
+        The clients to ask.
+    signals
+        Any of "loss", "norm" and "update".
+    sketch
+        How to sketch the update; None asks for all of it.
+    """
+
+    clients: tuple[ClientId, ...] = ()
+    signals: frozenset[Signal] = frozenset()
+    sketch: Sketcher | None = None
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients that train, and how their updates are to be weighted.
+
+    Attributes
+    ----------
+    clients
+        The clients chosen, distinct; in the order of the picks where there is one.
+    weights
+        One weight for each. They multiply the engine's own client weights p.
+    normalise
+        True: the update is sum p w g / sum p w. False: it is sum p w g with p summing to one
+        over all clients, as unbiased estimators need.
+    diagnostics
+        What there is to say about the choice, as JSON values.
+    """
+
+    clients: tuple[ClientId, ...]
+    weights: tuple[float, ...]
+    normalise: bool = True
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, clients: Sequence[ClientId], **diagnostics: Any) -> Cohort:
+        """Return a cohort of equal weights.
+
+        >>> Cohort.of([4, 2]).weights
+        (1.0, 1.0)
+        """
+        return cls(tuple(clients), (1.0,) * len(clients), True, diagnostics)
+
+
+class Scheduler(ABC):
+    """Base class of all schedulers.
+
+    Parameters
+    ----------
+    seed
+        Randomness comes from (seed, round) alone: the same seed gives the same cohorts in
+        another process, after a resume, and whatever other code draws.
+    groups, caps
+        A mapping from client to group (a site, an operator), and how many of a group may be in
+        one cohort: a number, or a mapping from group to number.
+    required
+        Clients that are in every cohort while they are available.
+    """
+
+    fixed_size: bool = True
+    """Whether a cohort has exactly m clients whenever there are that many."""
+
+    remembers: ClassVar[frozenset[Source]] = frozenset(get_args(Source))
+    """The sources whose reports are kept."""
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        groups: Mapping[ClientId, Hashable] | None = None,
+        caps: int | Mapping[Hashable, int] | None = None,
+        required: Iterable[ClientId] = (),
+    ) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+            raise ValueError(f"seed must be a whole number >= 0, got {seed!r}")
+        self.seed = int(seed)
+        self.rules = Rules(groups, caps, required)
+        self.known = ReportBook()
+        self._refused: list[tuple[ClientId, str]] = []
+        self._listed: tuple[tuple[ClientId, ...], tuple[ClientId, ...]] = ((), ())
+
+    # What drivers call.
+
+    def request(self, round: int, available: Sequence[ClientId], m: int) -> Request:
+        """Return whom to ask what before selecting; pure, so asking twice changes nothing."""
+        return self.ask(_check_round(round), self._ordered(available), _check_places(m))
+
+    def observe(self, round: int, reports: Iterable[ClientReport], source: Source) -> None:
+        """Take evidence; a report that cannot be used is refused alone and named in the next
+        cohort's diagnostics under "refused".
+        """
+        _check_round(round)
+        if source not in get_args(Source):
+            raise ValueError(f"source must be one of {get_args(Source)}, got {source!r}")
+        if source in self.remembers:
+            self._refused += self.known.record(reports)
+
+    def select(self, round: int, available: Sequence[ClientId], m: int) -> Cohort:
+        """Return the cohort of this round: m clients, or all that there are if fewer."""
+        round, m, clients = _check_round(round), _check_places(m), self._ordered(available)
+        cohort = self.choose(round, clients, m) if clients else Cohort((), ())
+        refused = [{"client": client, "reason": reason} for client, reason in self._refused]
+        self._refused = []
+        return replace(cohort, diagnostics={**cohort.diagnostics, "refused": refused})
+
+    def state(self) -> dict[str, Any]:
+        """Return all that was learned, as JSON values and NumPy arrays, nested in dicts."""
+        return {
+            "scheduler": type(self).__name__,
+            "known": self.known.state(),
+            "refused": [list(pair) for pair in self._refused],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state; the scheduler must have been made with the same settings."""
+        if state["scheduler"] != type(self).__name__:
+            raise ValueError(
+                f"state of a {state['scheduler']} cannot be restored into a {type(self).__name__}"
+            )
+        self.known.restore(state["known"])
+        self._refused = [(client, reason) for client, reason in state["refused"]]
+
+    # What a scheduler of one's own implements. Clients come sorted by id.
+
+    def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+        """Return whom to ask what; by default nobody."""
+        return Request()
+
+    @abstractmethod
+    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+        """Return the cohort out of at least one client; m may be more than there are."""
+
+    # What it can use for that.
+
+    def rng(self, round: int, purpose: int = 0) -> np.random.Generator:
+        """Return the random generator of a round; another purpose, another stream."""
+        return np.random.default_rng([self.seed, round, purpose])
+
+    def take(self, order: Iterable[ClientId], m: int) -> list[ClientId]:
+        """Return the first m of an order of preference, with required clients and caps obeyed."""
+        ranked = list(order)
+        if not self.rules:
+            return ranked[:m]
+        places = self.rules.places(ranked, m)
+        return places.fill([*places.required, *ranked])
+
+    def _ordered(self, available: Sequence[ClientId]) -> tuple[ClientId, ...]:
+        # A tuple seen last time was checked then: rounds stay cheap with very many clients.
+        if available is self._listed[0]:
+            return self._listed[1]
+        for client in available:
+            if isinstance(client, bool) or not isinstance(client, (int, str)):
+                raise ValueError(f"client ids must be ints or strings, got {client!r}")
+        clients = tuple(sorted(available, key=lambda client: (isinstance(client, str), client)))
+        for one, next_one in pairwise(clients):
+            if one == next_one:
+                raise ValueError(f"client ids must be distinct, got {one!r} more than once")
+        if isinstance(available, tuple):
+            self._listed = (available, clients)
+        return clients
+
+
+def _check_round(round: int) -> int:
+    if isinstance(round, bool) or not isinstance(round, (int, np.integer)) or round < 0:
+        raise ValueError(f"round must be a whole number >= 0, got {round!r}")
+    return int(round)
+
+
+def _check_places(m: int) -> int:
+    if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1:
+        raise ValueError(f"m must be a whole number >= 1, got {m!r}")
+    return int(m)

@@ -1,0 +1,63 @@
+"""DivFL: clients that represent the others (Balakrishnan et al., ICLR 2022)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from adcs.dpp.constraints import Constraints
+from adcs.dpp.facility import facility_location, pairwise_distances
+from adcs.schedulers.snapshot import Picked, SnapshotScheduler
+from adcs.signals.report import ClientId
+from adcs.signals.sketch import Sketcher
+
+
+class DivFL(SnapshotScheduler):
+    """Facility location on distances between updates: every client is near to a chosen one.
+
+    Parameters
+    ----------
+    refresh_every
+        Number of rounds for which one probe of all updates serves.
+    by_cluster
+        Weight each chosen client by the number of clients it is nearest to, instead of equally.
+    sketch
+        A `Sketcher` if clients are to send sketches in place of whole updates.
+    **common
+        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+
+    Examples
+    --------
+    >>> from adcs.signals.report import ClientReport
+    >>> scheduler = DivFL(by_cluster=True)
+    >>> updates = {1: [1.0, 0.0], 2: [1.1, 0.0], 3: [0.9, 0.0], 4: [0.0, 5.0]}
+    >>> scheduler.observe(0, [ClientReport(c, 0, update=updates[c]) for c in updates], "probe")
+    >>> cohort = scheduler.select(0, (1, 2, 3, 4), 2)
+    >>> cohort.clients, cohort.weights
+    ((1, 4), (3.0, 1.0))
+    """
+
+    def __init__(
+        self,
+        *,
+        refresh_every: int = 20,
+        by_cluster: bool = False,
+        sketch: Sketcher | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(refresh_every=refresh_every, sketch=sketch, **common)
+        self.by_cluster = by_cluster
+
+    def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
+        """Cover the known clients' updates."""
+        vectors = [self.known[client].vector for client in known]
+        distances = pairwise_distances(np.stack([v for v in vectors if v is not None]))
+        result = facility_location(distances, m, constraints=constraints)
+        chosen = [known[i] for i in result.indices]
+        weights = None
+        if self.by_cluster:
+            counts = np.bincount(result.assignment, minlength=len(known))
+            weights = [float(counts[i]) for i in result.indices]
+        gains = [[client, float(g)] for client, g in zip(chosen, result.gains, strict=True)]
+        return Picked(chosen, weights, {"gains": gains})

@@ -1,0 +1,95 @@
+"""OCS: the clients with the largest updates (Chen, Horvath, Richtarik, 2020)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from adcs.dpp.kernel import Float64Array
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
+from adcs.schedulers.draws import include, refuse_caps
+from adcs.schedulers.ranking import ranked_cohort
+from adcs.signals.report import ClientId
+
+
+class OCS(Scheduler):
+    """The m largest update norms, fresh each round: the paper's benchmark of optimal sampling.
+
+    Parameters
+    ----------
+    independent
+        The original instead: each client is in with its own probability p, independently, and
+        its update is weighted by 1/p, unnormalised. The probabilities add up to m and minimise
+        the variance; the cohort's size is random and may be zero. A client without a norm counts
+        as an average one. Caps would bias the estimate and are refused.
+    **common
+        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+
+    Examples
+    --------
+    >>> from adcs.signals.report import ClientReport
+    >>> scheduler = OCS()
+    >>> scheduler.observe(0, [ClientReport(c, 0, norm=c) for c in (1, 2, 3)], "probe")
+    >>> scheduler.select(0, (1, 2, 3), 2).clients
+    (3, 2)
+    """
+
+    remembers = frozenset[Source]({"enrolment", "probe"})
+
+    def __init__(self, *, independent: bool = False, **common: Any) -> None:
+        super().__init__(**common)
+        self.independent = independent
+        self.fixed_size = not independent
+        if independent:
+            refuse_caps(self)
+
+    def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+        """Ask everyone for the norm of its update."""
+        return Request(clients, frozenset({"norm"}))
+
+    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+        """Rank the norms of this round, or draw by them."""
+        norms = {
+            client: norm
+            for client in clients
+            if (report := self.known.get(client)) is not None
+            and report.round == round
+            and (norm := report.length) is not None
+        }
+        if not self.independent:
+            return ranked_cohort(self, round, clients, m, norms)
+        mean = float(np.mean(list(norms.values()))) if norms else 1.0
+        u = np.array([norms.get(client, mean) for client in clients])
+        return include(self, round, clients, optimal_probabilities(u, m))
+
+
+def optimal_probabilities(norms: Float64Array, m: int) -> Float64Array:
+    """Return the inclusion probabilities of least variance that add up to m.
+
+    The largest norms get probability one, the others p_n = (m + l - N) ||g_n|| / sum of the l
+    smallest norms, with l the largest number for which no p exceeds one.
+
+    >>> optimal_probabilities(np.array([1.0, 1.0, 2.0, 100.0]), 2)
+    array([0.25, 0.25, 0.5 , 1.  ])
+    """
+    n = norms.size
+    if m >= n:
+        return np.ones(n)
+    if norms.max() == 0.0:
+        return np.full(n, m / n)
+    scaled = norms / norms.max()
+    order = np.argsort(scaled, kind="stable")
+    ascending = scaled[order]
+    totals = np.cumsum(ascending)
+    count = np.arange(1, n + 1)
+    # l is the largest count with (m + l - n) * (its largest norm) <= (its total).
+    fits = (m + count - n > 0) & ((m + count - n) * ascending <= totals)
+    last = int(np.flatnonzero(fits)[-1])
+    p = np.ones(n)
+    share = m + last + 1 - n
+    if totals[last] > 0.0:
+        p[order[: last + 1]] = np.minimum(1.0, share * ascending[: last + 1] / totals[last])
+    else:
+        p[order[: last + 1]] = share / (last + 1)
+    return p

@@ -1,0 +1,64 @@
+"""PowerOfChoice: the clients with the largest losses (Cho, Wang, Joshi, AISTATS 2022)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
+from adcs.schedulers.draws import race, sizes
+from adcs.schedulers.ranking import ranked_cohort
+from adcs.signals.report import ClientId
+
+
+class PowerOfChoice(Scheduler):
+    """The m largest losses among this round's candidates.
+
+    Only clients that answered this round's probe are ranked. If fewer than m did, a seeded draw
+    among the others fills the places.
+
+    Parameters
+    ----------
+    candidates
+        How many clients are asked for their loss, drawn without replacement with probabilities
+        proportional to data size (the original). None asks all of them (the paper's benchmark).
+    **common
+        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+
+    Examples
+    --------
+    >>> from adcs.signals.report import ClientReport
+    >>> scheduler = PowerOfChoice()
+    >>> asked = scheduler.request(0, ["a", "b", "c"], 2).clients
+    >>> losses = {"a": 0.3, "b": 1.9, "c": 1.1}
+    >>> scheduler.observe(0, [ClientReport(c, 0, loss=losses[c]) for c in asked], "probe")
+    >>> scheduler.select(0, ["a", "b", "c"], 2).clients
+    ('b', 'c')
+    """
+
+    remembers = frozenset[Source]({"enrolment", "probe"})
+
+    def __init__(self, *, candidates: int | None = None, **common: Any) -> None:
+        super().__init__(**common)
+        if candidates is not None and (not isinstance(candidates, int) or candidates < 1):
+            raise ValueError(f"candidates must be a whole number >= 1 or None, got {candidates!r}")
+        self.candidates = candidates
+
+    def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+        """Ask the candidates for their loss."""
+        if self.candidates is not None and self.candidates < len(clients):
+            # At least m, or there would be no choice but a draw among those not asked.
+            count = max(self.candidates, min(m, len(clients)))
+            order = race(self.rng(round, purpose=1), sizes(self.known, clients))
+            clients = tuple(clients[i] for i in sorted(order[:count]))
+        return Request(clients, frozenset({"loss"}))
+
+    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+        """Rank the losses of this round."""
+        scores = {
+            client: report.loss
+            for client in clients
+            if (report := self.known.get(client)) is not None
+            and report.round == round
+            and report.loss is not None
+        }
+        return ranked_cohort(self, round, clients, m, scores)

@@ -1,0 +1,52 @@
+"""What schedulers that rank clients by one fresh number have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from adcs.dpp.kernel import quality_precision
+from adcs.schedulers.base import Cohort, Scheduler
+from adcs.signals.report import ClientId
+
+
+def ranked_cohort(
+    scheduler: Scheduler,
+    round: int,
+    clients: tuple[ClientId, ...],
+    m: int,
+    scores: Mapping[ClientId, float],
+) -> Cohort:
+    """Return the m clients of the highest scores, then a seeded draw among those without one.
+
+    Scores that differ by rounding only tie, and ties go to the smaller client id.
+    """
+    scored = [client for client in clients if client in scores]
+    values = np.array([scores[client] for client in scored], dtype=np.float64)
+    ranked = [scored[i] for i in descending(values)]
+    silent = [client for client in clients if client not in scores]
+    if (silent and len(ranked) < m) or scheduler.rules:
+        silent = [silent[i] for i in scheduler.rng(round).permutation(len(silent))]
+    chosen = scheduler.take([*ranked, *silent], m)
+    return Cohort.of(
+        chosen,
+        scores=[[client, float(scores[client])] for client in chosen if client in scores],
+        drawn=[client for client in chosen if client not in scores],
+    )
+
+
+def descending(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int]:
+    """Return indices by falling value; values equal up to rounding stay in their order.
+
+    >>> descending(np.array([1.0, 3.0, 1.0 + 1e-16, 2.0]))
+    [1, 3, 0, 2]
+    """
+    order = np.argsort(-values, kind="stable")
+    falling = values[order]
+    step = falling[:-1] - falling[1:] > 8.0 * quality_precision(values) * np.abs(falling[:-1])
+    if not step.all():
+        tied = np.concatenate([[0], np.cumsum(step)])[: values.size]
+        order = order[np.lexsort((order, tied))]
+    ranked: list[int] = order.tolist()
+    return ranked

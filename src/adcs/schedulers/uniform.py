@@ -1,0 +1,62 @@
+"""Uniform: clients at random (McMahan et al., AISTATS 2017)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from adcs.schedulers.base import Cohort, Scheduler, Source
+from adcs.schedulers.draws import include, race, refuse_caps, sizes
+from adcs.signals.report import ClientId
+
+
+class Uniform(Scheduler):
+    """m clients at random, without replacement.
+
+    Parameters
+    ----------
+    by_size
+        Draw with probabilities proportional to the number of examples told at enrolment; a
+        client that told none counts as an average one.
+    independent
+        Take each client with probability m / N instead, independently: m on average, sometimes
+        none. Updates are divided by that probability, so that their sum is an unbiased estimate
+        of the update of all clients. Caps would bias it and are refused.
+    **common
+        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+
+    Examples
+    --------
+    >>> len(Uniform(seed=1).select(0, range(30), 18).clients)
+    18
+    >>> cohort = Uniform(independent=True).select(0, range(30), 18)
+    >>> cohort.normalise, round(cohort.weights[0], 4)
+    (False, 1.6667)
+    """
+
+    remembers = frozenset[Source]({"enrolment"})
+
+    def __init__(self, *, by_size: bool = False, independent: bool = False, **common: Any) -> None:
+        super().__init__(**common)
+        if by_size and independent:
+            raise ValueError("by_size and independent cannot both be set")
+        self.by_size = by_size
+        self.independent = independent
+        self.fixed_size = not independent
+        if independent:
+            refuse_caps(self)
+
+    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+        """Draw the cohort."""
+        n = len(clients)
+        if self.independent:
+            return include(self, round, clients, np.full(n, min(1.0, m / n)))
+        rng = self.rng(round)
+        if self.by_size:
+            order = race(rng, sizes(self.known, clients))
+        elif self.rules:
+            order = rng.permutation(n)
+        else:
+            order = rng.choice(n, size=min(m, n), replace=False)
+        return Cohort.of(self.take([clients[i] for i in order], m))

@@ -1,0 +1,1 @@
+"""What a scheduler can know about a client: reports, quality scores, sketches of updates."""

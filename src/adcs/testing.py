@@ -1,0 +1,306 @@
+"""The contract that every scheduler keeps, as checks that take any scheduler.
+
+One line tests a scheduler of one's own:
+
+    adcs.testing.check_scheduler(MyScheduler)
+
+or, one test a check, with pytest:
+
+    @pytest.mark.parametrize("check", adcs.testing.CHECKS)
+    def test_contract(check):
+        check(MyScheduler)
+
+What is passed is a function of no arguments, or a class, that makes a new scheduler each time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from adcs.schedulers.base import Cohort, Request, Scheduler
+from adcs.schedulers.state import pack, unpack
+from adcs.signals.report import ClientId, ClientReport
+
+Make = Callable[[], Scheduler]
+
+
+def check_scheduler(make: Make) -> None:
+    """Run every check on the schedulers that `make` returns; raise AssertionError on a breach.
+
+    >>> from adcs import Uniform
+    >>> check_scheduler(Uniform)
+    """
+    for check in CHECKS:
+        check(make)
+
+
+class Crowd:
+    """Made-up clients that answer requests: three to a direction, losses that move by round.
+
+    Examples
+    --------
+    >>> crowd = Crowd([1, 2, 3])
+    >>> [report.client for report in crowd.answer(0, Request((1, 3), frozenset({"loss"})))]
+    [1, 3]
+    """
+
+    def __init__(self, clients: Sequence[ClientId], width: int = 12) -> None:
+        self.clients = list(clients)
+        self.width = width
+
+    def report(self, round: int, client: ClientId) -> ClientReport:
+        """Return everything there is to know about a client at a round."""
+        order = self.clients.index(client)
+        shared = np.random.default_rng([7, order // 3, round]).standard_normal(self.width)
+        own = np.random.default_rng([8, order, round])
+        update = shared + 0.3 * own.standard_normal(self.width)
+        return ClientReport(
+            client=client,
+            round=round,
+            loss=float(own.uniform(0.5, 2.5)),
+            norm=float(np.linalg.norm(update)),
+            update=update,
+            examples=int(own.integers(10, 100)),
+            compute_seconds=float(own.uniform(0.1, 2.0)),
+            communication_seconds=float(own.uniform(0.1, 2.0)),
+        )
+
+    def answer(self, round: int, request: Request) -> list[ClientReport]:
+        """Return the answers to a request, with the signals it asks for."""
+        answers = []
+        for client in request.clients:
+            whole = self.report(round, client)
+            update = np.asarray(whole.update)
+            sketched = request.sketch is not None and "update" in request.signals
+            answers.append(
+                ClientReport(
+                    client=client,
+                    round=round,
+                    loss=whole.loss if "loss" in request.signals else None,
+                    norm=whole.norm if "norm" in request.signals else None,
+                    update=update if "update" in request.signals and not sketched else None,
+                    sketch=request.sketch.sketch(update) if request.sketch and sketched else None,
+                    compute_seconds=whole.compute_seconds,
+                    communication_seconds=whole.communication_seconds,
+                )
+            )
+        return answers
+
+    def enrol(self, scheduler: Scheduler) -> None:
+        """Tell the scheduler every client's size."""
+        sizes = [ClientReport(c, 0, examples=self.report(0, c).examples) for c in self.clients]
+        scheduler.observe(0, sizes, "enrolment")
+
+    def play(
+        self, scheduler: Scheduler, round: int, m: int, available: Sequence[ClientId] | None = None
+    ) -> Cohort:
+        """Drive one whole round of the contract and return its cohort."""
+        present = self.clients if available is None else available
+        request = scheduler.request(round, present, m)
+        scheduler.observe(round, self.answer(round, request), "probe")
+        cohort = scheduler.select(round, present, m)
+        replies = [self.report(round, client) for client in cohort.clients]
+        scheduler.observe(round, replies, "training")
+        return cohort
+
+
+def exactly_m_distinct(make: Make) -> None:
+    """A cohort has m distinct available clients, finite positive weights, JSON diagnostics."""
+    crowd = Crowd(range(12))
+    for m in (1, 5, 12):
+        scheduler = make()
+        crowd.enrol(scheduler)
+        for round in range(3):
+            cohort = crowd.play(scheduler, round, m)
+            _check_cohort(scheduler, cohort, crowd.clients, m)
+
+
+def fewer_than_m(make: Make) -> None:
+    """With fewer than m clients all of them are taken; with none the cohort is empty."""
+    for n in (1, 4):
+        crowd = Crowd(range(n))
+        scheduler = make()
+        cohort = crowd.play(scheduler, 0, 7)
+        _check_cohort(scheduler, cohort, crowd.clients, 7)
+        if scheduler.fixed_size:
+            assert set(cohort.clients) == set(crowd.clients), "takes those that are there"
+    empty = make().select(0, (), 3)
+    assert empty.clients == (), "nobody available, nobody chosen"
+
+
+def listing_order_is_nothing(make: Make) -> None:
+    """The order in which clients are listed, or report, does not change who is chosen."""
+    crowd = Crowd([5, 3, 11, 8, 2, 9, 14, 1, 20])
+    straight, shuffled = make(), make()
+    for round in range(3):
+        one = crowd.play(straight, round, 4)
+        turned = crowd.clients[round + 2 :] + crowd.clients[: round + 2]
+        request = shuffled.request(round, turned, 4)
+        shuffled.observe(round, crowd.answer(round, request)[::-1], "probe")
+        two = shuffled.select(round, turned[::-1], 4)
+        replies = [crowd.report(round, c) for c in reversed(two.clients)]
+        shuffled.observe(round, replies, "training")
+        assert set(one.clients) == set(two.clients), "the same clients in any order of listing"
+
+
+def ids_are_opaque(make: Make) -> None:
+    """Strings and 64-bit numbers do as well as small ints."""
+    for clients in (["z", "b", "k", "a"], [2**63 + 11, 2**63 + 10, 5, 2**64 - 1]):
+        crowd = Crowd(clients)
+        scheduler = make()
+        for round in range(2):
+            _check_cohort(scheduler, crowd.play(scheduler, round, 2), crowd.clients, 2)
+
+
+def request_is_pure(make: Make) -> None:
+    """Asking twice gives the same request and changes nothing."""
+    crowd = Crowd(range(10))
+    once, twice = make(), make()
+    for round in range(3):
+        assert twice.request(round, crowd.clients, 4) == twice.request(round, crowd.clients, 4)
+        asked = twice.request(round, crowd.clients, 4)
+        assert set(asked.clients) <= set(crowd.clients), "asks only clients that are available"
+        assert crowd.play(once, round, 4).clients == crowd.play(twice, round, 4).clients
+
+
+def same_seed_same_cohorts(make: Make) -> None:
+    """Two of a kind agree round for round, and leave NumPy's global randomness alone."""
+    crowd = Crowd(range(10))
+    one, two = make(), make()
+    before = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+    for round in range(4):
+        first = crowd.play(one, round, 4)
+        np.random.default_rng(round).random(3)
+        assert first.clients == crowd.play(two, round, 4).clients, "same seed, same cohort"
+    after = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+    assert before == after, "the global generator is not touched"
+
+
+def resume_equals_uninterrupted(make: Make) -> None:
+    """A state taken between any two rounds, through bytes, goes on as if nothing had happened."""
+    crowd = Crowd(range(10))
+    whole = make()
+    crowd.enrol(whole)
+    for round in range(5):
+        resumed = make()
+        resumed.restore(unpack(pack(whole.state())))
+        expected = crowd.play(whole, round, 4)
+        got = crowd.play(resumed, round, 4)
+        assert got.clients == expected.clients, "resumed equals uninterrupted"
+        assert got.weights == expected.weights, "resumed equals uninterrupted, in weights too"
+
+
+def clients_come_and_go(make: Make) -> None:
+    """Clients vanish and return, and strangers turn up between probes."""
+    crowd = Crowd(range(15))
+    scheduler = make()
+    for round in range(6):
+        available = [c for c in range(15) if (c * 7 + round * 3) % 4 and c < 8 + 2 * round]
+        _check_cohort(scheduler, crowd.play(scheduler, round, 5, available), available, 5)
+
+
+def silence_is_survived(make: Make) -> None:
+    """Nobody ever answers, and there is a cohort all the same."""
+    scheduler = make()
+    for round in range(3):
+        scheduler.request(round, range(9), 4)
+        _check_cohort(scheduler, scheduler.select(round, range(9), 4), range(9), 4)
+
+
+def bad_reports_are_refused(make: Make) -> None:
+    """Each bad report is refused alone, and the reason is in the diagnostics."""
+    crowd = Crowd(range(12))
+    scheduler = make()
+    crowd.enrol(scheduler)
+    bad: list[dict[str, Any]] = [
+        {"loss": float("nan"), "norm": 1.0, "update": np.ones(12)},
+        {"loss": 1e300, "norm": 1.0, "update": np.ones(12)},
+        {"loss": 1.0, "norm": 1.0, "update": np.zeros(12)},
+        {"loss": 1.0, "norm": 1.0, "update": np.full(12, np.inf)},
+        {"loss": 1.0, "norm": float("inf"), "update": np.ones(12)},
+        {"loss": "high", "norm": "long", "update": "garbage"},
+    ]
+    for round in range(3):
+        request = scheduler.request(round, crowd.clients, 4)
+        if "update" in request.signals:
+            bad.append({"loss": 1.0, "norm": 1.0, "update": np.ones(crowd.width + 1)})
+        liars = dict(zip(request.clients, bad, strict=False))
+        honest = [r for r in crowd.answer(round, request) if r.client not in liars]
+        lies = [ClientReport(client, round, **lie) for client, lie in liars.items()]
+        scheduler.observe(round, [*lies, *honest], "probe")
+        cohort = scheduler.select(round, crowd.clients, 4)
+        _check_cohort(scheduler, cohort, crowd.clients, 4)
+        if request.clients:
+            named = {entry["client"] for entry in cohort.diagnostics["refused"]}
+            assert named == set(liars), f"refuses {sorted(liars)}, not {sorted(named)}"
+            assert all(entry["reason"] for entry in cohort.diagnostics["refused"])
+
+
+def reports_are_copied(make: Make) -> None:
+    """A report's array may be a buffer that is written into again."""
+    crowd = Crowd(range(9))
+    one, two = make(), make()
+    for round in range(2):
+        expected = crowd.play(one, round, 4)
+        answers = crowd.answer(round, two.request(round, crowd.clients, 4))
+        two.observe(round, answers, "probe")
+        for report in answers:
+            if report.update is not None:
+                np.asarray(report.update)[:] = 1.0
+        got = two.select(round, crowd.clients, 4)
+        assert set(got.clients) == set(expected.clients), "reports are copied"
+        two.observe(round, [crowd.report(round, c) for c in got.clients], "training")
+
+
+def wrong_calls_are_errors(make: Make) -> None:
+    """The driver's own mistakes raise a ValueError that names the value."""
+    mistakes: list[tuple[Any, Any, Any, str]] = [
+        (0, [1, 2, 2], 2, "2"),
+        (0, [1, 2], 0, "0"),
+        (0, [1, 2], -3, "-3"),
+        (-1, [1, 2], 1, "-1"),
+        (0, [1.5, 2], 1, "1.5"),
+    ]
+    for round, available, m, named in mistakes:
+        message = ""
+        try:
+            make().select(round, available, m)
+        except ValueError as error:
+            message = str(error)
+        assert message, f"select({round}, {available}, {m}) must raise a ValueError"
+        assert named in message, f"the message names {named}: {message}"
+
+
+CHECKS: tuple[Callable[[Make], None], ...] = (
+    exactly_m_distinct,
+    fewer_than_m,
+    listing_order_is_nothing,
+    ids_are_opaque,
+    request_is_pure,
+    same_seed_same_cohorts,
+    resume_equals_uninterrupted,
+    clients_come_and_go,
+    silence_is_survived,
+    bad_reports_are_refused,
+    reports_are_copied,
+    wrong_calls_are_errors,
+)
+"""Every check, for parametrised tests."""
+
+
+def _check_cohort(
+    scheduler: Scheduler, cohort: Cohort, available: Sequence[ClientId], m: int
+) -> None:
+    chosen = cohort.clients
+    assert len(set(chosen)) == len(chosen), f"clients are distinct, got {chosen}"
+    assert set(chosen) <= set(available), f"only available clients, got {chosen}"
+    if scheduler.fixed_size:
+        expected = min(m, len(available))
+        assert len(chosen) == expected, f"{expected} clients, got {len(chosen)}"
+    assert len(cohort.weights) == len(chosen), "one weight for each client"
+    assert all(np.isfinite(w) and w > 0 for w in cohort.weights), "weights are positive"
+    json.dumps(dict(cohort.diagnostics), allow_nan=False)

@@ -1,0 +1,166 @@
+"""Reports, the book that keeps them, and quality scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import adcs
+from adcs.schedulers.state import pack, unpack
+from adcs.signals.quality import qualities, rescale
+from adcs.signals.report import ClientReport, ReportBook, refusal
+
+
+class TestRefusal:
+    @pytest.mark.parametrize(
+        ("fields", "named"),
+        [
+            ({"loss": float("nan")}, "nan"),
+            ({"loss": float("inf")}, "inf"),
+            ({"loss": 1e300}, r"1e\+300"),
+            ({"norm": -1.0}, "-1"),
+            ({"examples": -5}, "-5"),
+            ({"communication_seconds": float("nan")}, "nan"),
+            ({"update": [1.0, float("nan")]}, "finite"),
+            ({"update": [0.0, 0.0, 0.0]}, "zeros"),
+            ({"update": []}, "direction|numbers"),
+            ({"update": "abc"}, "numbers"),
+            ({"update": [[1.0], "x"]}, "numbers"),
+            ({"update": np.array([1e35, 1.0])}, r"1e\+35"),
+            ({"loss": [1.0]}, "number"),
+            ({"examples": 10**400}, "number"),
+        ],
+    )
+    def test_reason_names_the_value(self, fields, named):
+        reason = refusal(ClientReport(1, 0, **fields))
+        assert reason is not None
+        import re
+
+        assert re.search(named, reason), reason
+
+    def test_negative_round(self):
+        assert "round" in (refusal(ClientReport(1, -1)) or "")
+
+    @given(st.floats(-1e29, 1e29))
+    def test_any_usual_loss_is_fine(self, loss):
+        assert refusal(ClientReport(1, 0, loss=loss)) is None
+
+
+class TestBook:
+    def test_learning_signals_are_replaced_together(self):
+        book = ReportBook()
+        book.record([ClientReport(1, 0, loss=2.0, update=[1.0, 2.0], examples=7)])
+        book.record([ClientReport(1, 5, loss=1.0)])
+        assert book[1].update is None
+        assert (book[1].loss, book[1].examples, book[1].round) == (1.0, 7, 5)
+
+    def test_sizes_do_not_touch_the_learning_signals(self):
+        book = ReportBook()
+        book.record([ClientReport(1, 3, loss=2.0)])
+        book.record([ClientReport(1, 9, examples=4)])
+        assert (book[1].loss, book[1].round, book[1].examples) == (2.0, 3, 4)
+
+    def test_length_is_set_by_the_majority_not_the_first(self):
+        book = ReportBook()
+        reports = [ClientReport(0, 0, update=np.ones(2))]
+        reports += [ClientReport(c, 0, update=np.ones(5)) for c in (1, 2)]
+        refused = book.record(reports)
+        assert [client for client, _ in refused] == [0]
+
+    def test_second_report_of_a_batch_is_refused(self):
+        book = ReportBook()
+        refused = book.record([ClientReport(1, 0, loss=1.0), ClientReport(1, 0, loss=9.0)])
+        assert book[1].loss == 1.0
+        assert "second" in refused[0][1]
+
+    def test_not_a_report(self):
+        assert ReportBook().record([{"loss": 1.0}])[0][1] == "not a ClientReport but dict"
+
+    def test_state_round_trip(self):
+        book = ReportBook()
+        sketch = adcs.Sketcher(size=8).sketch(np.arange(1.0, 9.0))
+        book.record([ClientReport("a", 0, loss=1.5, update=np.arange(1.0, 9.0, dtype=np.float32))])
+        book.record([ClientReport("b", 2, sketch=sketch), ClientReport("c", 0, examples=3)])
+        twin = ReportBook()
+        twin.restore(unpack(pack(book.state())))
+        assert twin["a"].vector.dtype == np.float32
+        np.testing.assert_array_equal(twin["b"].vector, book["b"].vector)
+        assert twin["b"].length == book["b"].length
+        assert twin["c"].examples == 3
+        assert twin.version == book.version
+
+    def test_layers_are_one_vector(self):
+        book = ReportBook()
+        book.record([ClientReport(1, 0, update=[np.ones((2, 3)), np.zeros(2)])])
+        assert book[1].vector.shape == (8,)
+
+
+def test_unpack_garbage():
+    with pytest.raises(ValueError, match="not a packed"):
+        unpack(b"garbage")
+
+
+class TestQuality:
+    def test_mix(self):
+        reports = [
+            ClientReport(c, 0, loss=loss, communication_seconds=s)
+            for c, (loss, s) in enumerate([(1.0, 5.0), (2.0, 3.0), (3.0, 1.0)])
+        ]
+        learn = qualities(reports, scale="standard")
+        comm = qualities(reports, gamma=1.0)
+        mixed = qualities(reports, gamma=0.25)
+        np.testing.assert_allclose(mixed, 0.75 * learn + 0.25 * comm)
+
+    def test_missing_value_is_named(self):
+        with pytest.raises(ValueError, match="'x' does not tell its loss"):
+            qualities([ClientReport("x", 0)])
+
+    @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
+    def test_rank_is_bounded_and_monotone(self, values):
+        v = np.array(values)
+        ranks = rescale(v, "rank")
+        assert ((ranks >= 0) & (ranks <= 1)).all()
+        assert (np.diff(ranks[np.argsort(v)]) >= 0).all()
+
+    @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
+    def test_standard_is_bounded(self, values):
+        z = rescale(np.array(values), "standard")
+        assert np.abs(z).max() <= np.sqrt(len(values) - 1) + 1e-9
+
+    def test_rounding_is_no_quality(self):
+        equal = np.float32(2.3025851) * (1 + np.float32(1e-7) * np.arange(3, dtype=np.float32))
+        values = equal.astype(np.float64)
+        assert np.ptp(rescale(values, "rank")) == 0
+        assert np.ptp(rescale(values, "standard")) == 0
+
+
+class TestLiars:
+    """Six clients of one direction claim huge losses; the other clients tell the truth."""
+
+    def cohort(self, scale):
+        rng = np.random.default_rng(0)
+        honest = rng.standard_normal((14, 60))
+        liars = rng.standard_normal(60) + 0.05 * rng.standard_normal((6, 60))
+        updates = np.vstack([honest, liars])
+        losses = [*rng.uniform(1.0, 2.5, 14), *[1e6] * 6]
+        scheduler = adcs.ADCS(theta=0.8, scale=scale)
+        reports = [
+            ClientReport(c, 0, loss=loss, update=u)
+            for c, (loss, u) in enumerate(zip(losses, updates, strict=True))
+        ]
+        scheduler.observe(0, reports, "probe")
+        return scheduler.select(0, range(20), 6).clients
+
+    def test_raw_losses_buy_every_place(self):
+        assert sum(c >= 14 for c in self.cohort("raw")) == 6
+
+    def test_ranks_do_not(self):
+        assert sum(c >= 14 for c in self.cohort("rank")) <= 2
+
+    def test_on_a_bounded_scale_one_liar_is_no_more_than_the_worst_off(self):
+        honest = np.array([1.0, 1.2, 1.4, 2.5])
+        lying = np.array([1e6, 1.2, 1.4, 2.5])
+        assert rescale(lying, "rank").max() == rescale(honest, "rank").max()
+        assert rescale(lying, "standard").max() <= np.sqrt(3) + 1e-12
