@@ -1,0 +1,305 @@
+"""The simulator beside PyTorch loops that do the same six methods' work.
+
+    python benchmarks/bench_simulator.py [--rounds 300] [--repeats 3]
+
+The workload is the paper's: Fashion-MNIST by class, N = 30, m = 18, softmax regression, batch 16,
+one step, an evaluation on the whole test set every 100 rounds, six schedulers.
+
+- adcs: on one thread, one shared pass for all six; on two, as `adcs compare` runs them, two
+  processes with a pass of three each.
+- plain: a PyTorch loop over clients (tensor indexing, autograd), one method after the other. Losses
+  of all clients for PowerOfChoice, gradients of all clients for OCS, and every 20 rounds for
+  DivFL and ADCS.
+- lean: PyTorch without autograd, all clients of a method in one product, gradients by hand.
+
+PyTorch runs in one process with the same number of threads. The loops alternate, and medians are
+compared. `--only scaling` measures the cost of a round from 30 to 30,000 clients, `--only memory`
+the peak memory of the comparison.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import argparse
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import pairwise
+from multiprocessing import get_context
+from statistics import median
+
+import numpy as np
+
+from adcs.dpp.facility import facility_location, pairwise_distances
+from adcs.dpp.greedy import greedy_map_features
+from adcs.experiments.config import Experiment
+from adcs.simulation.data import from_arrays
+
+METHODS = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS")
+N, M, BATCH, RATE, REFRESH, EVALUATE = 30, 18, 16, 0.001, 20, 100
+
+
+def run_adcs(simulation, rounds: int) -> float:
+    start = time.perf_counter()
+    for _ in range(rounds):
+        if simulation.round % EVALUATE == 0:
+            simulation.evaluate()
+        simulation.step()
+    return time.perf_counter() - start
+
+
+class TorchLoop:
+    """Six methods, one after the other; `lean` batches all clients and writes gradients by hand."""
+
+    def __init__(self, federation, lean: bool) -> None:
+        import torch
+
+        self.torch, self.lean = torch, lean
+        data = federation.dataset
+        self.x = torch.tensor(data.x_train.astype(np.float32) / 255)
+        self.y = torch.tensor(data.y_train.astype(np.int64))
+        self.x_test = torch.tensor(data.x_test.astype(np.float32) / 255)
+        self.y_test = torch.tensor(data.y_test.astype(np.int64))
+        self.parts = [torch.tensor(part) for part in federation.partition.train]
+        self.generator = torch.Generator().manual_seed(0)
+        self.models = {name: torch.nn.Linear(784, 10) for name in METHODS}
+        for model in self.models.values():
+            torch.nn.init.zeros_(model.weight)
+            torch.nn.init.zeros_(model.bias)
+        self.cohorts: dict[str, list[int]] = {}
+        self.round = 0
+
+    def batch(self, client: int):
+        part = self.parts[client]
+        rows = part[self.torch.randint(len(part), (BATCH,), generator=self.generator)]
+        return self.x[rows], self.y[rows]
+
+    def batches(self, clients):
+        x, y = zip(*(self.batch(client) for client in clients), strict=True)
+        return self.torch.stack(x), self.torch.stack(y)
+
+    def losses(self, model) -> np.ndarray:
+        cross_entropy = self.torch.nn.functional.cross_entropy
+        with self.torch.no_grad():
+            if self.lean:
+                x, y = self.batches(range(N))
+                logits = x.reshape(-1, 784) @ model.weight.T + model.bias
+                losses = cross_entropy(logits, y.reshape(-1), reduction="none")
+                return losses.reshape(N, BATCH).mean(1).numpy()
+            return np.array(
+                [cross_entropy(model(x), y).item() for x, y in map(self.batch, range(N))]
+            )
+
+    def gradients(self, model, clients):
+        torch = self.torch
+        if self.lean:
+            with torch.no_grad():
+                x, y = self.batches(clients)
+                delta = torch.softmax(x @ model.weight.T + model.bias, dim=2)
+                delta.scatter_add_(
+                    2, y[:, :, None], torch.full_like(y, -1.0, dtype=x.dtype)[:, :, None]
+                )
+                delta /= BATCH
+                weight = torch.bmm(delta.transpose(1, 2), x)
+                return torch.cat([weight.reshape(len(clients), -1), delta.sum(1)], dim=1)
+        rows = []
+        for client in clients:
+            x, y = self.batch(client)
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            model.zero_grad(set_to_none=True)
+            loss.backward()
+            rows.append(torch.cat([model.weight.grad.reshape(-1), model.bias.grad]))
+        return torch.stack(rows)
+
+    def mean_gradient(self, model, clients):
+        if not self.lean:
+            return self.gradients(model, clients).mean(0)
+        with self.torch.no_grad():
+            torch = self.torch
+            x, y = self.batches(clients)
+            x, y = x.reshape(-1, 784), y.reshape(-1)
+            delta = torch.softmax(x @ model.weight.T + model.bias, dim=1)
+            delta[torch.arange(len(y)), y] -= 1
+            delta /= len(y)
+            return torch.cat([(delta.T @ x).reshape(-1), delta.sum(0)])
+
+    def step(self, name: str) -> None:
+        model, everyone = self.models[name], list(range(N))
+        rows = None
+        due = self.round % REFRESH == 0
+        if name == "Uniform":
+            chosen = np.random.default_rng(self.round).choice(N, M, replace=False).tolist()
+        elif name == "PowerOfChoice":
+            chosen = np.argsort(-self.losses(model))[:M].tolist()
+        elif name == "OCS":
+            rows = self.gradients(model, everyone)
+            chosen = np.argsort(-rows.norm(dim=1).numpy())[:M].tolist()
+        elif name not in self.cohorts or (due and name != "StaticDPP"):
+            rows = self.gradients(model, everyone)
+            array = rows.numpy().astype(np.float64)
+            if name == "DivFL":
+                picked = facility_location(pairwise_distances(array), M).indices
+            else:
+                theta = 0.8 if name == "ADCS" else 0.0
+                quality = self.losses(model) if theta else None
+                picked = greedy_map_features(array, M, quality=quality, theta=theta).indices
+            chosen = self.cohorts[name] = picked.tolist()
+        else:
+            chosen = self.cohorts[name]
+        update = self.mean_gradient(model, chosen) if rows is None else rows[chosen].mean(0)
+        with self.torch.no_grad():
+            model.weight -= RATE * update[:7840].reshape(10, 784)
+            model.bias -= RATE * update[7840:]
+
+    def evaluate(self, name: str) -> float:
+        with self.torch.no_grad():
+            right = self.models[name](self.x_test).argmax(1) == self.y_test
+            return float(right.float().mean())
+
+    def run(self, rounds: int) -> float:
+        start = time.perf_counter()
+        for _ in range(rounds):
+            for name in METHODS:
+                if self.round % EVALUATE == 0:
+                    self.evaluate(name)
+                self.step(name)
+            self.round += 1
+        return time.perf_counter() - start
+
+
+def compare(rounds: int, repeats: int, threads: int) -> None:
+    import torch
+
+    experiment = replace(Experiment(), pass_width=6 // threads)
+    federation = experiment.simulation(0, measure=False).federation
+    plain, lean = TorchLoop(federation, lean=False), TorchLoop(federation, lean=True)
+    torch.set_num_threads(threads)
+    slow = max(20, rounds // 10)
+    rates: dict[str, list[float]] = {"adcs": [], "plain": [], "lean": []}
+    context = get_context("spawn")
+    pipes = []
+    for labels in experiment.passes():
+        here, there = context.Pipe()
+        context.Process(target=serve, args=(there, experiment, labels), daemon=True).start()
+        pipes.append(here)
+
+    def adcs(count: int) -> float:
+        for pipe in pipes:
+            pipe.send(count)
+        return max(pipe.recv() for pipe in pipes)
+
+    adcs(50), plain.run(2), lean.run(20)
+    for _ in range(repeats):
+        rates["adcs"].append(6 * rounds / adcs(rounds))
+        rates["plain"].append(6 * slow / plain.run(slow))
+        rates["lean"].append(6 * rounds / lean.run(rounds))
+    for pipe in pipes:
+        pipe.send(0)
+    middle = {name: median(values) for name, values in rates.items()}
+    print(f"{f'{threads} thread(s)':28}{'run-rounds/s':>14}{'adcs is faster by':>20}")
+    for name, label in (
+        ("adcs", "adcs"),
+        ("lean", "PyTorch, lean"),
+        ("plain", "PyTorch, loop over clients"),
+    ):
+        print(f"{label:28}{middle[name]:14.0f}{middle['adcs'] / middle[name]:19.1f}x")
+
+
+def serve(pipe, experiment, labels) -> None:
+    """Run as many rounds of a pass as the pipe asks for, and answer with the seconds."""
+    simulation = experiment.simulation(0, labels, measure=False)
+    while count := pipe.recv():
+        pipe.send(run_adcs(simulation, count))
+
+
+def scaling() -> None:
+    rng = np.random.default_rng(0)
+    y = np.arange(60000) % 10
+    x = rng.integers(0, 256, (60000, 784), dtype=np.uint8)
+    data = from_arrays(x, y, x[:2000], y[:2000], name="noise")
+    print("\nmilliseconds per round at m = 18, evaluation excluded")
+    print(f"{'N':>8}" + "".join(f"{name:>15}" for name in METHODS))
+    for clients in (30, 300, 3000, 30000):
+        cells = []
+        for name in METHODS:
+            sketch = "sketch=256, " if name in ("DivFL", "StaticDPP", "ADCS") else ""
+            if name == "DivFL" and clients > 3000:
+                cells.append("-")  # its distances alone are N x N
+                continue
+            experiment = replace(
+                Experiment(),
+                clients=clients,
+                partition="iid",
+                schedulers={name: f"{name}({sketch})"},
+            )
+            simulation = experiment.simulation(0, dataset=data, measure=False)
+            simulation.step()
+            slow = clients > 300 and name not in ("Uniform", "StaticDPP")
+            rounds = 20 if slow else 200  # at least one probe of those that probe
+            start = time.perf_counter()
+            for _ in range(rounds):
+                simulation.step()
+            cells.append(f"{1e3 * (time.perf_counter() - start) / rounds:.2f}")
+        print(f"{clients:>8}" + "".join(f"{cell:>15}" for cell in cells))
+
+
+def memory() -> None:
+    code = (
+        "from adcs.experiments.config import Experiment\n"
+        "s = Experiment().simulation(0)\n"
+        "for _ in range(250):\n"
+        "    (s.evaluate(), s.step(measured=True)) if s.round % 100 == 0 else s.step()\n"
+        "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    print(f"\npeak memory of a process of the comparison: {int(output.stdout) / 1e3:.0f} MB")
+
+
+def gradients() -> None:
+    """Our gradients beside autograd's."""
+    import torch
+
+    from adcs.simulation.models import MLP
+
+    worst = 0.0
+    for hidden in ((), (32,), (20, 10)):
+        model = MLP(40, 7, hidden)
+        rng = np.random.default_rng(0)
+        w = rng.standard_normal(model.size)
+        x, y = rng.standard_normal((9, 40)), rng.integers(0, 7, 9)
+        _, gradient = model.loss_and_gradient(w, x, y)
+        t = torch.tensor(w, requires_grad=True)
+        z, start, widths = torch.tensor(x), 0, model.widths
+        for i, (a, b) in enumerate(pairwise(widths)):
+            weight = t[start : start + a * b].reshape(b, a)
+            z = z @ weight.T + t[start + a * b : start + a * b + b]
+            z = torch.relu(z) if i < len(widths) - 2 else z
+            start += a * b + b
+        torch.nn.functional.cross_entropy(z, torch.tensor(y)).backward()
+        worst = max(worst, float(np.abs(t.grad.numpy() - gradient).max()))
+    print(f"\nlargest difference to autograd's gradients: {worst:.1e}")
+    assert worst < 1e-12
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", choices=["compare", "scaling", "memory", "gradients"])
+    arguments = parser.parse_args()
+    if arguments.only in (None, "compare"):
+        for threads in (1, 2):
+            compare(arguments.rounds, arguments.repeats, threads)
+    if arguments.only in (None, "gradients"):
+        gradients()
+    if arguments.only in (None, "scaling"):
+        scaling()
+    if arguments.only in (None, "memory"):
+        memory()

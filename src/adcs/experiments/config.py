@@ -1,0 +1,244 @@
+"""The config of a comparison: checked, resolved, and turned into a simulation."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+
+from adcs.experiments.specs import make_scheduler
+from adcs.simulation.data import Dataset, load
+from adcs.simulation.engine import Simulation, Training
+from adcs.simulation.federation import Federation
+from adcs.simulation.models import MLP
+from adcs.simulation.network import Network, NetworkSettings
+from adcs.simulation.partition import Partition, make_partition
+
+PAPER_SCHEDULERS = {
+    "Uniform": "Uniform",
+    "PowerOfChoice": "PowerOfChoice",
+    "OCS": "OCS",
+    "DivFL": "DivFL",
+    "StaticDPP": "StaticDPP",
+    "ADCS": "ADCS",
+}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that determines the results of a comparison; the defaults are the paper's.
+
+    Attributes
+    ----------
+    data, data_folder
+        A data set's name or an .npz file; a folder to look for its files in.
+    partition, clients, partition_settings
+        How the data is divided, among how many clients, and that way's own settings.
+    hidden
+        Sizes of hidden layers; none is softmax regression.
+    schedulers
+        What is compared: label to spec.
+    m, rounds, eval_every
+        Clients per round, number of rounds, rounds between evaluations.
+    batch_size, steps, local, lr, server_lr, weights, paper_literal_weights
+        Local training and aggregation: see `Training`.
+    seeds, first_seed
+        How many seeds, from which on. Each has its own partition and mini-batches.
+    dtype
+        "float32" or "float64".
+    network
+        Settings of the virtual network; empty for equal, faultless clients.
+    pass_width
+        How many schedulers share a pass over the data. It is part of the config because a GEMM
+        rounds differently in another width; 1 runs each scheduler alone.
+    baseline
+        The label that paired differences are taken against.
+    """
+
+    data: str = "fashion-mnist"
+    data_folder: str | None = None
+    partition: str = "by-class"
+    clients: int = 30
+    partition_settings: Mapping[str, Any] = field(default_factory=dict)
+    hidden: tuple[int, ...] = ()
+    schedulers: Mapping[str, str] = field(default_factory=lambda: dict(PAPER_SCHEDULERS))
+    m: int = 18
+    rounds: int = 20000
+    eval_every: int = 100
+    batch_size: int = 16
+    steps: int = 1
+    local: str = "steps"
+    lr: float = 0.001
+    server_lr: float | None = None
+    weights: str = "uniform"
+    paper_literal_weights: bool = False
+    seeds: int = 1
+    first_seed: int = 0
+    dtype: str = "float32"
+    network: Mapping[str, Any] = field(default_factory=dict)
+    pass_width: int = 3
+    baseline: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "m", "rounds", "eval_every", "batch_size", "steps", "seeds"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("first_seed", self.first_seed, 0)
+        _at_least("pass_width", self.pass_width, 1)
+        if self.m > self.clients:
+            raise ValueError(f"m must be at most {self.clients} (all clients), got {self.m}")
+        if not self.lr > 0:
+            raise ValueError(f"lr must be above 0, got {self.lr!r}")
+        if self.server_lr is not None and not self.server_lr > 0:
+            raise ValueError(f"server_lr must be above 0, got {self.server_lr!r}")
+        _one_of("local", self.local, ("steps", "full"))
+        _one_of("weights", self.weights, ("uniform", "size"))
+        _one_of("dtype", self.dtype, ("float32", "float64"))
+        if any(not isinstance(h, int) or h < 1 for h in self.hidden):
+            raise ValueError(f"hidden must be whole numbers >= 1, got {self.hidden!r}")
+        if not self.schedulers:
+            raise ValueError("schedulers must name at least one, got none")
+        for spec in self.schedulers.values():
+            make_scheduler(spec, seed=0)
+        if self.baseline is not None and self.baseline not in self.schedulers:
+            labels = ", ".join(self.schedulers)
+            raise ValueError(f"baseline must be one of {labels}; got {self.baseline!r}")
+        self.network_settings()
+
+    def network_settings(self) -> NetworkSettings | None:
+        """Return the network's settings, or None for equal, faultless clients."""
+        if not self.network:
+            return None
+        known = [f.name for f in fields(NetworkSettings)]
+        _no_strangers(self.network, known, "network setting")
+        return NetworkSettings(**self.network)
+
+    @property
+    def seed_list(self) -> range:
+        """The seeds to run."""
+        return range(self.first_seed, self.first_seed + self.seeds)
+
+    def passes(self) -> list[tuple[str, ...]]:
+        """Return the labels that share each pass over the data, dealt out in turn."""
+        labels = list(self.schedulers)
+        count = -(-len(labels) // self.pass_width)
+        return [tuple(labels[i::count]) for i in range(count)]
+
+    def dataset(self) -> Dataset:
+        """Load the data."""
+        return load(self.data, self.data_folder)
+
+    def divide(self, dataset: Dataset, seed: int) -> Partition:
+        """Divide the data among the clients."""
+        return make_partition(
+            dataset, self.partition, self.clients, seed=seed, **self.partition_settings
+        )
+
+    def simulation(
+        self,
+        seed: int,
+        labels: tuple[str, ...] | None = None,
+        dataset: Dataset | None = None,
+        *,
+        measure: bool = True,
+    ) -> Simulation:
+        """Return the simulation of one seed and of some of the schedulers."""
+        dataset = dataset or self.dataset()
+        federation = Federation(
+            dataset,
+            self.divide(dataset, seed),
+            batch_size=self.batch_size,
+            seed=seed,
+            dtype=np.dtype(self.dtype),
+        )
+        network = self.network_settings()
+        return Simulation(
+            federation,
+            MLP(dataset.x_train.shape[1], dataset.classes, self.hidden),
+            {
+                label: make_scheduler(self.schedulers[label], seed)
+                for label in labels or tuple(self.schedulers)
+            },
+            Training(
+                m=self.m,
+                lr=self.lr,
+                server_lr=self.server_lr,
+                local=self.local,  # type: ignore[arg-type]
+                steps=self.steps,
+                weights=self.weights,  # type: ignore[arg-type]
+                paper_literal_weights=self.paper_literal_weights,
+            ),
+            network=None if network is None else Network(network, self.clients, seed),
+            seed=seed,
+            measure=measure,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the config as JSON values."""
+        return asdict(self)
+
+
+def from_dict(values: Mapping[str, Any]) -> Experiment:
+    """Return the experiment of a config's values; keys with hyphens do too.
+
+    >>> from_dict({"rouns": 10})
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown setting 'rouns'; did you mean 'rounds'?
+    """
+    given = {key.replace("-", "_"): value for key, value in values.items()}
+    _no_strangers(given, [f.name for f in fields(Experiment)], "setting")
+    schedulers = given.get("schedulers")
+    if isinstance(schedulers, (list, tuple)):
+        given["schedulers"] = {str(spec): str(spec) for spec in schedulers}
+        if len(given["schedulers"]) < len(schedulers):
+            raise ValueError(f"schedulers must be distinct, got {list(schedulers)!r}")
+    if "hidden" in given:
+        given["hidden"] = tuple(given["hidden"])
+    hints = get_type_hints(Experiment)
+    for key, value in given.items():
+        _check_type(key, value, hints[key])
+    return replace(Experiment(), **given)
+
+
+def from_toml(path: str | Path) -> dict[str, Any]:
+    """Return the values in a TOML file."""
+    try:
+        with Path(path).open("rb") as file:
+            return tomllib.load(file)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _check_type(key: str, value: Any, hint: Any) -> None:
+    expected = {"int": int, "float": (int, float), "str": str, "bool": bool}
+    text = str(getattr(hint, "__name__", hint))
+    kind = expected.get(text)
+    if kind is not None and (
+        not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)  # type: ignore[arg-type]
+    ):
+        raise ValueError(f"{key} must be of type {text}, got {value!r}")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+
+
+def _no_strangers(given: Mapping[str, Any], known: list[str], what: str) -> None:
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise ValueError(f"unknown {what} {key!r}; {hint}")

@@ -1,0 +1,93 @@
+"""What a federation is judged by: how the worst-off fare, how evenly clients take part."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from adcs.dpp.kernel import Float64Array
+
+
+def worst_share(values: ArrayLike, share: float = 0.2) -> float:
+    """Return the mean over the lowest share of clients, at least one of them.
+
+    >>> worst_share([0.9, 0.1, 0.5, 0.3, 0.7], share=0.4)
+    0.2
+    """
+    ascending = np.sort(np.asarray(values, dtype=np.float64))
+    count = max(1, math.ceil(share * ascending.size - 1e-9))
+    return float(ascending[:count].mean())
+
+
+def summary(accuracy: ArrayLike) -> dict[str, float]:
+    """Return worst, worst20 (mean of the worst 20 %), average and std over clients.
+
+    >>> summary([0.5, 1.0])
+    {'worst': 0.5, 'worst20': 0.5, 'average': 0.75, 'std': 0.25}
+    """
+    a = np.asarray(accuracy, dtype=np.float64)
+    return {
+        "worst": float(a.min()),
+        "worst20": worst_share(a),
+        "average": float(a.mean()),
+        "std": float(a.std()),
+    }
+
+
+def group_ratios(counts: ArrayLike, groups: ArrayLike) -> Float64Array:
+    """Return the share of all selections that fell on each group.
+
+    >>> group_ratios([3, 1, 0, 4], groups=[0, 0, 1, 1])
+    array([0.5, 0.5])
+    """
+    c = np.asarray(counts, dtype=np.float64)
+    labels = np.asarray(groups)
+    total = np.bincount(labels, weights=c)
+    return np.asarray(total / max(float(c.sum()), 1.0), dtype=np.float64)
+
+
+def total_variation(ratios: ArrayLike, target: ArrayLike | None = None) -> float:
+    """Return half the sum of absolute differences to a target, uniform by default.
+
+    >>> total_variation([0.7, 0.3])
+    0.2
+    """
+    r = np.asarray(ratios, dtype=np.float64)
+    t = np.full(r.size, 1.0 / r.size) if target is None else np.asarray(target, dtype=np.float64)
+    return round(float(0.5 * np.abs(r - t).sum()), 12)
+
+
+def jain(counts: ArrayLike) -> float:
+    """Return Jain's index of participation: 1 when all take part equally, 1/N when one does.
+
+    >>> jain([2, 2, 2]), jain([4, 0, 0, 0])
+    (1.0, 0.25)
+    """
+    c = np.asarray(counts, dtype=np.float64)
+    square = float((c**2).sum())
+    return 1.0 if square == 0.0 else float(c.sum() ** 2 / (c.size * square))
+
+
+def selection_bias(gram: ArrayLike, weights: ArrayLike, target: ArrayLike | None = None) -> float:
+    """Return ||g_S - g_N|| from the Gram matrix of all clients' updates.
+
+    Parameters
+    ----------
+    gram
+        Inner products of updates, N x N.
+    weights
+        What the cohort gives each client's update, zero for those not in it.
+    target
+        What it should be; uniform by default.
+
+    Examples
+    --------
+    >>> selection_bias(np.eye(2), [1.0, 0.0]) == 0.5**0.5
+    True
+    """
+    w = np.asarray(weights, dtype=np.float64)
+    t = np.full(w.size, 1.0 / w.size) if target is None else np.asarray(target, dtype=np.float64)
+    v = w - t
+    return math.sqrt(max(float(v @ np.asarray(gram, dtype=np.float64) @ v), 0.0))

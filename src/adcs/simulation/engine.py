@@ -1,0 +1,354 @@
+"""The engine: the paper's five steps for several schedulers at once, round by round.
+
+Each round, for each run: request, probe, observe, select, local training, aggregate, observe. Runs
+differ in their schedulers alone. They share the clients, each client's mini-batches, and the
+network; what they compute goes through one pass over the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from adcs import metrics
+from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
+from adcs.schedulers.base import Cohort, Request, Scheduler
+from adcs.signals.report import ClientReport
+from adcs.signals.sketch import Sketch
+from adcs.simulation.federation import Federation
+from adcs.simulation.ledger import NUMBER_BYTES, Ledger, RoundBill
+from adcs.simulation.models import Model
+from adcs.simulation.network import Network, NetworkSettings
+from adcs.simulation.work import Chosen, FullBatch, ManySteps, OneStep, Work
+
+PER_CLIENT_LIMIT = 1000
+"""With more clients than this, records leave out lists with an entry for each client."""
+
+GRAM_LIMIT = 50
+"""With more clients than this, records leave out inner products between updates."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the model is trained.
+
+    Attributes
+    ----------
+    m
+        Clients per round.
+    lr
+        Learning rate of local steps.
+    server_lr
+        Learning rate of the global step; None takes `lr`, which for local steps means that the
+        new model is the mean of the clients' models.
+    local
+        "steps": `steps` mini-batch steps of SGD. "full": one step on all of a client's data.
+    steps
+        Number of local steps, E.
+    weights
+        The clients' weights p: "uniform", or "size" in proportion to their number of examples.
+    paper_literal_weights
+        Divide by m what is weighted by p already, as the paper's text does: (1/m) sum p_n g_n.
+    """
+
+    m: int
+    lr: float = 0.001
+    server_lr: float | None = None
+    local: Literal["steps", "full"] = "steps"
+    steps: int = 1
+    weights: Literal["uniform", "size"] = "uniform"
+    paper_literal_weights: bool = False
+
+
+@dataclass
+class Run:
+    """One scheduler's run: what it has learned, spent and chosen."""
+
+    name: str
+    scheduler: Scheduler
+    ledger: Ledger
+    counts: IndexArray
+    cohort: Cohort = field(default_factory=lambda: Cohort((), ()))
+    chosen: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+
+
+class Simulation:
+    """Several schedulers on one federation.
+
+    Parameters
+    ----------
+    federation
+        The clients.
+    model
+        What they train.
+    schedulers
+        The schedulers to compare, by name; each starts from the same initial model.
+    training
+        How they train.
+    network
+        Speeds, availability and failures; None is a network of equal, faultless clients.
+    seed
+        Named in the records; also seeds the initial model.
+    measure
+        Whether records hold the selection bias and the inner products between updates.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        model: Model,
+        schedulers: Mapping[str, Scheduler],
+        training: Training,
+        *,
+        network: Network | None = None,
+        seed: int = 0,
+        measure: bool = True,
+    ) -> None:
+        n = len(federation.clients)
+        if not 1 <= training.m <= n:
+            raise ValueError(f"m must lie between 1 and {n} (all clients), got {training.m}")
+        self.federation = federation
+        self.model = model
+        self.training = training
+        self.network = network or Network(NetworkSettings(spread=0.0), n, seed)
+        self.seed = seed
+        self.round = 0
+        self.runs = [
+            Run(name, scheduler, Ledger(), np.zeros(n, dtype=np.intp))
+            for name, scheduler in schedulers.items()
+        ]
+        initial = model.initial(seed).astype(federation.dtype)
+        self.ws: FloatArray = np.repeat(initial[None], len(self.runs), axis=0)
+        by_size = federation.sizes / federation.sizes.sum()
+        self._p: Float64Array = by_size if training.weights == "size" else np.full(n, 1.0 / n)
+        self._measure = measure and n <= PER_CLIENT_LIMIT
+        size = NUMBER_BYTES * model.size
+        traffic = self.network.seconds(np.arange(n), down=size, work=0.0, up=size)
+        self._facts: list[tuple[int, float, float]] = list(
+            zip(
+                federation.sizes.tolist(),
+                self.network.compute_seconds.tolist(),
+                traffic.tolist(),
+                strict=True,
+            )
+        )
+        for run in self.runs:
+            enrolled = [
+                ClientReport(client, 0, None, None, None, None, *self._facts[client])
+                for client in federation.clients
+            ]
+            run.scheduler.observe(0, enrolled, "enrolment")
+
+    def step(self, *, measured: bool = False) -> list[dict[str, Any]]:
+        """Run one round; return, if it is to be measured, each run's selection bias and more."""
+        round, m = self.round, self.training.m
+        available = self.network.available(round)
+        work = self._work()
+        bills = [self._bill(run) for run in self.runs]
+        requests = [run.scheduler.request(round, available, m) for run in self.runs]
+        answers = [
+            self._answering(bill, request) for bill, request in zip(bills, requests, strict=True)
+        ]
+        # Runs that ask for nothing choose at once, so that one pass can serve everyone.
+        for run, request in zip(self.runs, requests, strict=True):
+            if not request.clients:
+                self._select(run, available)
+        needed = [answered for answered in answers if answered.size]
+        needed += [
+            run.chosen
+            for run, request in zip(self.runs, requests, strict=True)
+            if not request.clients
+        ]
+        if measured and self._measure:
+            needed.append(np.arange(len(self.federation.clients)))
+        if needed:
+            work.prepare(np.unique(np.concatenate(needed)))
+        for i, (run, request) in enumerate(zip(self.runs, requests, strict=True)):
+            if request.clients:
+                asked = np.array(request.clients, dtype=np.intp)
+                bills[i].probe(request, asked, answers[i])
+                reports = self._reports(work, i, request, answers[i])
+                run.scheduler.observe(round, reports, "probe")
+                self._select(run, available)
+        measures = self._measures(work) if measured and self._measure else []
+        self._train(work, bills)
+        self.round += 1
+        return measures
+
+    def _work(self) -> Work:
+        training, federation = self.training, self.federation
+        if training.local == "full":
+            return FullBatch(federation, self.model, self.ws)
+        if training.steps == 1:
+            return OneStep(federation, self.model, self.ws, self.round)
+        return ManySteps(
+            federation, self.model, self.ws, self.round, steps=training.steps, lr=training.lr
+        )
+
+    def _bill(self, run: Run) -> RoundBill:
+        return RoundBill(run.ledger, self.model.size, self.training.steps, self.network)
+
+    def _answering(self, bill: RoundBill, request: Request) -> IndexArray:
+        """Return the clients that answer a request in time."""
+        asked = np.array(request.clients, dtype=np.intp)
+        if asked.size == 0:
+            return asked
+        return self._in_time(asked, partial(bill.probe_seconds, request))
+
+    def _in_time(
+        self, clients: IndexArray, seconds: Callable[[IndexArray], Float64Array]
+    ) -> IndexArray:
+        """Return the clients that neither fail nor miss the deadline."""
+        settings = self.network.settings
+        if settings.dropout > 0.0:
+            clients = clients[~self.network.fails(self.round, clients)]
+        if settings.deadline is not None:
+            clients = clients[seconds(clients) <= settings.deadline]
+        return clients
+
+    def _select(self, run: Run, available: tuple[int, ...]) -> None:
+        run.cohort = run.scheduler.select(self.round, available, self.training.m)
+        run.chosen = np.array(run.cohort.clients, dtype=np.intp)
+        run.counts[run.chosen] += 1
+
+    def _reports(
+        self, work: Work, index: int, request: Request, clients: IndexArray
+    ) -> list[ClientReport]:
+        """Return what clients answer to a request."""
+        count = clients.size
+        nothing: list[None] = [None] * count
+        losses: list[Any] = list(nothing)
+        norms: list[Any] = list(nothing)
+        updates: list[Any] = list(nothing)
+        sketches: list[Any] = list(nothing)
+        if "loss" in request.signals and count:
+            losses = work.losses(index, clients).tolist()
+        if request.signals & {"norm", "update"} and count:
+            rows = work.updates(index, clients)
+            if "norm" in request.signals:
+                norms = np.sqrt(np.einsum("ij,ij->i", rows, rows)).tolist()
+            if "update" in request.signals:
+                if request.sketch is None:
+                    updates = list(rows)
+                else:
+                    values, lengths = request.sketch.sketch_rows(rows)
+                    sketches = [Sketch(*pair) for pair in zip(values, lengths, strict=True)]
+        return [
+            ClientReport(client, self.round, loss, norm, update, sketch, *self._facts[client])
+            for client, loss, norm, update, sketch in zip(
+                clients.tolist(), losses, norms, updates, sketches, strict=True
+            )
+        ]
+
+    def _train(self, work: Work, bills: list[RoundBill]) -> None:
+        chosen: Chosen = []
+        for run, bill in zip(self.runs, bills, strict=True):
+            arrived = self._in_time(run.chosen, bill.training_seconds)
+            bill.training(run.chosen, arrived)
+            chosen.append((arrived, self._weights(run, arrived)))
+        missing = [clients for clients, _ in chosen if clients.size]
+        if not missing:
+            return
+        work.prepare(np.unique(np.concatenate(missing)))
+        update = work.aggregate(chosen)
+        for i, run in enumerate(self.runs):
+            if "training" in run.scheduler.remembers:
+                request = Request(run.cohort.clients, frozenset({"loss", "update"}))
+                reports = self._reports(work, i, request, chosen[i][0])
+                run.scheduler.observe(self.round, reports, "training")
+        rate = self.training.lr if self.training.server_lr is None else self.training.server_lr
+        self.ws = self.ws - self.ws.dtype.type(rate) * update
+
+    def _weights(self, run: Run, arrived: IndexArray) -> Float64Array:
+        """Return what each arrived update counts: p w, normalised unless the cohort says not."""
+        shares = np.array(run.cohort.weights) * self._p[run.chosen]
+        if arrived.size < run.chosen.size:
+            shares = shares[np.isin(run.chosen, arrived)]
+        if not run.cohort.normalise:
+            return shares
+        if self.training.paper_literal_weights:
+            return shares / max(run.chosen.size, 1)
+        return shares / shares.sum() if shares.size else shares
+
+    def _measures(self, work: Work) -> list[dict[str, Any]]:
+        """Return each run's selection bias at this round's model and batches."""
+        n = len(self.federation.clients)
+        everyone = np.arange(n)
+        work.prepare(everyone)
+        entries = []
+        for i, run in enumerate(self.runs):
+            updates = work.updates(i, everyone).astype(np.float64)
+            gram = updates @ updates.T
+            weights = np.zeros(n)
+            weights[run.chosen] = self._weights(run, run.chosen)
+            entry: dict[str, Any] = {
+                "bias": metrics.selection_bias(gram, weights, self._p),
+                "gradient_norm": math.sqrt(max(float(self._p @ gram @ self._p), 0.0)),
+            }
+            if n <= GRAM_LIMIT:
+                upper = gram[np.triu_indices(n)]
+                entry["cohort_weights"] = weights
+                entry["gram"] = [float(f"{value:.6g}") for value in upper]
+                entry["batch_losses"] = [float(x) for x in work.losses(i, everyone)]
+            entries.append(entry)
+        return entries
+
+    def evaluate(self, *, final: bool = False) -> list[dict[str, Any]]:
+        """Return one record for each run: how its model does, what was spent and chosen so far."""
+        records = []
+        groups = self.federation.groups
+        n = len(self.federation.clients)
+        tests = self.federation.test(self.model, self.ws)
+        for run, (accuracy, losses) in zip(self.runs, tests, strict=True):
+            record: dict[str, Any] = {
+                "scheduler": run.name,
+                "seed": self.seed,
+                "round": self.round,
+                **metrics.summary(accuracy),
+                "test_loss": float(losses.mean()),
+                "jain": metrics.jain(run.counts),
+                **run.ledger.as_dict(),
+            }
+            if groups is not None:
+                ratios = metrics.group_ratios(run.counts, groups)
+                record["group_ratios"] = ratios
+                record["tv"] = metrics.total_variation(ratios) if run.counts.any() else None
+            if n <= PER_CLIENT_LIMIT or final:
+                record["accuracy"] = accuracy
+                record["losses"] = losses
+                record["counts"] = run.counts.copy()
+            records.append(record)
+        return records
+
+    def state(self) -> dict[str, Any]:
+        """Return all that is needed to go on."""
+        return {
+            "round": self.round,
+            "ws": self.ws,
+            "runs": [
+                {
+                    "name": run.name,
+                    "scheduler": run.scheduler.state(),
+                    "ledger": run.ledger.as_dict(),
+                    "counts": run.counts,
+                }
+                for run in self.runs
+            ],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state."""
+        names = [saved["name"] for saved in state["runs"]]
+        if names != [run.name for run in self.runs]:
+            raise ValueError(f"the state is of {names}, not of {[run.name for run in self.runs]}")
+        self.round = int(state["round"])
+        self.ws = np.array(state["ws"])
+        for run, saved in zip(self.runs, state["runs"], strict=True):
+            run.scheduler.restore(saved["scheduler"])
+            run.ledger = Ledger(**saved["ledger"])
+            run.counts = np.array(saved["counts"])

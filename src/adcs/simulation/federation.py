@@ -1,0 +1,156 @@
+"""The clients of a simulation: whose data is whose, and which examples make a mini-batch.
+
+A mini-batch is a function of (seed, round, client) alone. Compared runs therefore train on the
+same batches (common random numbers), whoever else is in the comparison, and any round can be
+computed again. Examples are drawn with replacement.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
+from adcs.simulation.data import Dataset
+from adcs.simulation.models import Labels, Model, predictions
+from adcs.simulation.partition import Partition
+
+TEST_CHUNK = 2000
+"""Test examples evaluated at a time."""
+
+KEPT_TEST_NUMBERS = 25_000_000
+"""Test features are kept converted up to this many: 100 MB as float32."""
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the splitmix64 finaliser of each number: a hash that passes as random bits."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def hashes(seed: int, *keys: Any) -> NDArray[np.uint64]:
+    """Return 64 random bits for each combination of keys (ints or arrays that broadcast).
+
+    >>> bool(hashes(0, 5, np.arange(3))[2] == hashes(0, 5, 2))
+    True
+    """
+    with np.errstate(over="ignore"):
+        state = mix(np.asarray(seed, dtype=np.uint64) + GOLDEN)
+        for key in keys:
+            state = mix(state + GOLDEN * (np.asarray(key, dtype=np.uint64) + np.uint64(1)))
+    return state
+
+
+def uniforms(seed: int, *keys: Any) -> Float64Array:
+    """Return a number in [0, 1) for each combination of keys."""
+    return np.asarray((hashes(seed, *keys) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
+
+
+class Federation:
+    """A data set divided among clients 0 .. N-1.
+
+    Parameters
+    ----------
+    dataset, partition
+        What the clients hold.
+    batch_size
+        Examples in a mini-batch.
+    seed
+        Seed of the mini-batches.
+    dtype
+        Type of the numbers that models compute in.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        partition: Partition,
+        *,
+        batch_size: int = 16,
+        seed: int = 0,
+        dtype: Any = np.float32,
+    ) -> None:
+        self.dataset = dataset
+        self.partition = partition
+        self.batch_size = batch_size
+        self.dtype = np.dtype(dtype)
+        self.sizes: IndexArray = np.array([part.size for part in partition.train], dtype=np.intp)
+        self.clients = tuple(range(self.sizes.size))
+        self._order = np.concatenate(partition.train)
+        self._start = np.cumsum(self.sizes) - self.sizes
+        # The state of the hash once seed and client are in it.
+        self._keys = hashes(seed, np.arange(self.sizes.size))
+
+    @property
+    def groups(self) -> IndexArray | None:
+        """The group of each client, where the partition has groups."""
+        return None if self.partition.groups is None else np.asarray(self.partition.groups)
+
+    def examples(self, round: int, clients: IndexArray, steps: int = 1) -> IndexArray:
+        """Return the training examples of the clients' mini-batches: k x (steps * batch)."""
+        with np.errstate(over="ignore"):
+            turn = mix(self._keys[clients] + GOLDEN * np.uint64(round + 1))
+            place = np.arange(1, steps * self.batch_size + 1, dtype=np.uint64)
+            bits = mix(turn[:, None] + GOLDEN * place)
+        within = ((bits >> np.uint64(32)) * self.sizes[clients].astype(np.uint64)[:, None]) >> (
+            np.uint64(32)
+        )
+        chosen: IndexArray = self._order[self._start[clients][:, None] + within.astype(np.intp)]
+        return chosen
+
+    def batches(self, round: int, clients: IndexArray, steps: int = 1) -> tuple[FloatArray, Labels]:
+        """Return the clients' mini-batches: x is k x (steps * batch) x features."""
+        index = self.examples(round, clients, steps)
+        x = self.features(self.dataset.x_train, index.ravel())
+        return x.reshape(*index.shape, -1), self.dataset.y_train[index]
+
+    def all_of(self, client: int) -> tuple[FloatArray, Labels]:
+        """Return everything a client trains on."""
+        index = self.partition.train[client]
+        return self.features(self.dataset.x_train, index), self.dataset.y_train[index]
+
+    def features(self, x: NDArray[Any], index: IndexArray | slice) -> FloatArray:
+        """Return rows of stored features as numbers to compute with, pixels in [0, 1]."""
+        rows = x.take(index, axis=0) if isinstance(index, np.ndarray) else x[index]
+        numbers: FloatArray = rows.astype(self.dtype)
+        if self.dataset.scale != 1.0:
+            numbers *= self.dtype.type(self.dataset.scale)
+        return numbers
+
+    @cached_property
+    def _tested(self) -> tuple[FloatArray | None, Labels, IndexArray, Any]:
+        """The test examples that any client has, and the matrix that averages over clients'."""
+        parts = self.partition.test
+        used, inverse = np.unique(np.concatenate(parts), return_inverse=True)
+        counts = np.array([part.size for part in parts])
+        rows = np.repeat(np.arange(counts.size), counts)
+        share = np.repeat(1.0 / counts, counts)
+        average = sparse.csr_matrix((share, (rows, inverse)), shape=(counts.size, used.size))
+        # Kept as numbers to compute with while they are not too many.
+        few = used.size * self.dataset.x_test.shape[1] <= KEPT_TEST_NUMBERS
+        x = self.features(self.dataset.x_test, used) if few else None
+        return x, self.dataset.y_test[used], used, average
+
+    def test(self, model: Model, ws: FloatArray) -> list[tuple[Float64Array, Float64Array]]:
+        """Return, for each run's parameters, each client's test accuracy and mean test loss."""
+        x, y, used, average = self._tested
+        correct = np.empty((used.size, ws.shape[0]))
+        losses = np.empty((used.size, ws.shape[0]))
+        for start in range(0, used.size, TEST_CHUNK):
+            part = slice(start, start + TEST_CHUNK)
+            rows = x[part] if x is not None else self.features(self.dataset.x_test, used[part])
+            for run, logits in enumerate(predictions(model, ws, rows)):
+                own = logits[np.arange(len(rows)), y[part]]
+                top = logits.max(axis=1)
+                correct[part, run] = own == top
+                total = np.exp(logits - top[:, None]) @ np.ones(logits.shape[1], logits.dtype)
+                losses[part, run] = np.log(total) + (top - own)
+        accuracy, loss = average @ correct, average @ losses
+        return [(accuracy[:, run], loss[:, run]) for run in range(ws.shape[0])]

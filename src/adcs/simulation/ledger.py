@@ -1,0 +1,145 @@
+"""The ledger: every scheduler pays for what it asks for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from adcs.dpp.kernel import Float64Array, IndexArray
+from adcs.schedulers.base import Request
+from adcs.simulation.network import Network
+
+NUMBER_BYTES = 4
+"""What one number weighs on the wire: updates, losses and norms travel as float32."""
+
+LOSS_WORK = 1 / 3
+"""What a loss costs beside an update: the forward third of forward and backward."""
+
+
+@dataclass
+class Ledger:
+    """What clients and network have spent for one run.
+
+    Attributes
+    ----------
+    updates
+        Client updates computed, for probes and training. A client that was probed for its update
+        and is then chosen computes it once.
+    extra_updates
+        Those of them that were not trained on.
+    loss_evaluations
+        Losses computed for their own sake.
+    bytes_up, bytes_down
+        Traffic from and to the clients.
+    seconds
+        Time on the virtual network.
+    """
+
+    updates: int = 0
+    extra_updates: int = 0
+    loss_evaluations: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the entries by name."""
+        return asdict(self)
+
+
+class RoundBill:
+    """What one round of one run costs: first the probe, then training.
+
+    Parameters
+    ----------
+    ledger
+        Where costs are added.
+    size
+        Number of model parameters.
+    steps
+        Local steps in an update, E: its work is E mini-batch gradients.
+    network
+        Who takes how long.
+    """
+
+    def __init__(self, ledger: Ledger, size: int, steps: int, network: Network) -> None:
+        self._ledger = ledger
+        self._model_bytes = NUMBER_BYTES * size
+        self._steps = steps
+        self._network = network
+        self._has_model: set[int] = set()
+        self._has_update: set[int] = set()
+        self._has_sent: set[int] = set()
+
+    def probe(self, request: Request, asked: IndexArray, answered: IndexArray) -> None:
+        """Charge a probe; those that did not answer have cost their download."""
+        ledger = self._ledger
+        ledger.bytes_down += self._model_bytes * asked.size
+        up, work = self._probe_cost(request)
+        ledger.bytes_up += up * answered.size
+        clients = set(answered.tolist())
+        if request.signals == {"loss"}:
+            ledger.loss_evaluations += len(clients)
+        else:
+            ledger.updates += len(clients)
+            ledger.extra_updates += len(clients)
+            self._has_update |= clients
+            if "update" in request.signals and request.sketch is None:
+                self._has_sent |= clients
+        self._has_model |= set(asked.tolist())
+        times = self._network.seconds(asked, down=self._model_bytes, work=work, up=up)
+        self._wait(times, asked.size > answered.size)
+
+    def _probe_cost(self, request: Request) -> tuple[int, float]:
+        """Return bytes up and work, in updates, of one answer."""
+        scalars = NUMBER_BYTES * len(request.signals & {"loss", "norm"})
+        if "update" in request.signals:
+            body = self._model_bytes if request.sketch is None else request.sketch.nbytes
+            return scalars + body, 1.0
+        return scalars, 1.0 if "norm" in request.signals else LOSS_WORK / self._steps
+
+    def probe_seconds(self, request: Request, clients: IndexArray) -> Float64Array:
+        """Return how long each client takes to answer a probe."""
+        up, work = self._probe_cost(request)
+        return self._network.seconds(clients, down=self._model_bytes, work=work, up=up)
+
+    def training_seconds(self, clients: IndexArray) -> Float64Array:
+        """Return how long each client takes to train, given what it has already."""
+        size = self._model_bytes
+        if not self._has_model:
+            return self._network.seconds(clients, down=size, work=1.0, up=size)
+        ids = clients.tolist()
+        return self._network.seconds(
+            clients,
+            down=size * np.array([client not in self._has_model for client in ids]),
+            work=np.array([client not in self._has_update for client in ids]),
+            up=size * np.array([client not in self._has_sent for client in ids]),
+        )
+
+    def training(self, chosen: IndexArray, arrived: IndexArray) -> None:
+        """Charge the training of those chosen; an update that was sent is not sent again."""
+        ledger = self._ledger
+        times = self.training_seconds(chosen)
+        to, back, new, known = chosen.size, arrived.size, arrived.size, 0
+        if self._has_model:
+            ids, came = set(chosen.tolist()), set(arrived.tolist())
+            to = len(ids - self._has_model)
+            back = len(came - self._has_sent)
+            known = len(came & self._has_update)
+            new = len(came) - known
+        ledger.bytes_down += self._model_bytes * to
+        ledger.bytes_up += self._model_bytes * back
+        ledger.updates += new
+        ledger.extra_updates -= known
+        self._wait(times, arrived.size < chosen.size)
+
+    def _wait(self, times: Float64Array, missing: bool) -> None:
+        """Wait for the slowest, or until the deadline for those that never answer."""
+        if times.size == 0:
+            return
+        deadline = self._network.settings.deadline
+        longest = float(times.max())
+        if deadline is not None:
+            longest = deadline if missing else min(longest, deadline)
+        self._ledger.seconds += longest

@@ -1,0 +1,312 @@
+"""Models as flat parameter vectors, and passes that serve many runs at once.
+
+A model of one's own implements `Model`: initial parameters, loss and gradient, predict. The models
+here also implement `WideModel`, by which one pass over the data serves all compared runs: they
+share each client's mini-batch, so that the first layer of all of them is one wide GEMM.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adcs.dpp.kernel import FloatArray, IndexArray
+
+SAFE_LOGIT = 60.0
+"""Exponentials of logits within this are safe in float32, and their sums have room to spare."""
+
+Labels = NDArray[np.integer[Any]]
+
+
+class Model(Protocol):
+    """What the engine needs of a model. Parameters and gradients are vectors of `size` numbers."""
+
+    size: int
+
+    def initial(self, seed: int) -> FloatArray:
+        """Return the parameters to start from."""
+
+    def loss_and_gradient(
+        self, w: FloatArray, x: FloatArray, y: Labels
+    ) -> tuple[float, FloatArray]:
+        """Return the mean loss over a batch and its gradient."""
+
+    def predict(self, w: FloatArray, x: FloatArray) -> FloatArray:
+        """Return one score for each class and example: logits."""
+
+
+class Pass(Protocol):
+    """A forward pass of several runs over one mini-batch of each of n clients."""
+
+    losses: FloatArray
+    """The mean loss of each run on each client's batch: runs x n."""
+
+    def gradients(self, run: int, clients: IndexArray) -> FloatArray:
+        """Return the gradients of one run on some of the clients: a row each."""
+
+    def aggregate(self, weights: FloatArray) -> FloatArray:
+        """Return, for each run, the sum of its gradients weighted by its row of weights."""
+
+
+@runtime_checkable
+class WideModel(Protocol):
+    """A model that serves several runs in one pass."""
+
+    def wide(self, ws: FloatArray, x: FloatArray, y: Labels) -> Pass:
+        """Return the pass of runs with parameters `ws` over batches x (n x batch x features)."""
+
+    def stacked(self, ws: FloatArray, x: FloatArray, y: Labels) -> tuple[FloatArray, FloatArray]:
+        """Return losses and gradients of models `ws`, each on a batch of its own."""
+
+    def wide_predict(self, ws: FloatArray, x: FloatArray) -> Sequence[FloatArray]:
+        """Return the logits of several runs on the same examples."""
+
+
+def wide_pass(model: Model, ws: FloatArray, x: FloatArray, y: Labels) -> Pass:
+    """Return the pass of any model, wide where the model can."""
+    return model.wide(ws, x, y) if isinstance(model, WideModel) else LoopPass(model, ws, x, y)
+
+
+def stacked(
+    model: Model, ws: FloatArray, x: FloatArray, y: Labels
+) -> tuple[FloatArray, FloatArray]:
+    """Return losses and gradients of any model, one parameter row and one batch each."""
+    if isinstance(model, WideModel):
+        return model.stacked(ws, x, y)
+    pairs = [model.loss_and_gradient(w, xi, yi) for w, xi, yi in zip(ws, x, y, strict=True)]
+    losses = np.array([loss for loss, _ in pairs], dtype=ws.dtype)
+    return losses, np.stack([gradient for _, gradient in pairs]).astype(ws.dtype, copy=False)
+
+
+def predictions(model: Model, ws: FloatArray, x: FloatArray) -> Sequence[FloatArray]:
+    """Return the logits of each run's parameters on the same examples."""
+    if isinstance(model, WideModel):
+        return model.wide_predict(ws, x)
+    return [model.predict(w, x) for w in ws]
+
+
+class LoopPass:
+    """A pass of any model: one call for each run and client."""
+
+    def __init__(self, model: Model, ws: FloatArray, x: FloatArray, y: Labels) -> None:
+        pairs = [
+            [model.loss_and_gradient(w, xi, yi) for xi, yi in zip(x, y, strict=True)] for w in ws
+        ]
+        self.losses = np.array([[loss for loss, _ in row] for row in pairs], dtype=ws.dtype)
+        self._gradients = np.array([[g for _, g in row] for row in pairs], dtype=ws.dtype)
+
+    def gradients(self, run: int, clients: IndexArray) -> FloatArray:
+        """Return the gradients of one run on some of the clients."""
+        chosen: FloatArray = self._gradients[run, clients]
+        return chosen
+
+    def aggregate(self, weights: FloatArray) -> FloatArray:
+        """Return the weighted sums of gradients."""
+        total: FloatArray = np.matmul(weights[:, None, :], self._gradients)[:, 0, :]
+        return total
+
+
+class MLP:
+    """A network of dense layers with ReLU between them; no hidden layer is softmax regression.
+
+    Parameters are, layer by layer, the weights (outputs x inputs) and the biases.
+
+    Parameters
+    ----------
+    features, classes
+        Numbers of inputs and outputs.
+    hidden
+        Sizes of the hidden layers.
+
+    Examples
+    --------
+    >>> model = MLP(features=784, classes=10)
+    >>> model.size
+    7850
+    >>> loss, gradient = model.loss_and_gradient(
+    ...     model.initial(0), np.ones((2, 784)), np.array([3, 4])
+    ... )
+    >>> round(float(loss), 4)
+    2.3026
+    """
+
+    def __init__(self, features: int, classes: int, hidden: Sequence[int] = ()) -> None:
+        self.widths = (features, *hidden, classes)
+        self.size = sum(a * b + b for a, b in pairwise(self.widths))
+
+    def initial(self, seed: int) -> FloatArray:
+        """Return zeros for softmax regression; else weights at random (He) and biases zero."""
+        w: FloatArray = np.zeros((1, self.size))
+        if len(self.widths) > 2:
+            rng = np.random.default_rng([seed, 0x1417])
+            for weight, _ in self._layers(w):
+                weight[:] = rng.standard_normal(weight.shape) * math.sqrt(2 / weight.shape[2])
+        return w.reshape(-1)
+
+    def loss_and_gradient(
+        self, w: FloatArray, x: FloatArray, y: Labels
+    ) -> tuple[float, FloatArray]:
+        """Return the mean cross-entropy over a batch and its gradient."""
+        losses, gradients = self.stacked(w[None], x[None], y[None])
+        return float(losses[0]), gradients[0]
+
+    def predict(self, w: FloatArray, x: FloatArray) -> FloatArray:
+        """Return the logits."""
+        return self.wide_predict(w[None], x)[0]
+
+    def wide_predict(self, ws: FloatArray, x: FloatArray) -> list[FloatArray]:
+        """Return the logits of several runs, their first layers in one GEMM."""
+        layers = self._layers(ws)
+        width = self.widths[1]
+        first = x @ layers[0][0].reshape(-1, self.widths[0]).T
+        outputs = []
+        for run in range(ws.shape[0]):
+            z = first[:, run * width : (run + 1) * width] + layers[0][1][run]
+            for weight, bias in layers[1:]:
+                z = np.maximum(z, 0) @ weight[run].T + bias[run]
+            outputs.append(z)
+        return outputs
+
+    def wide(self, ws: FloatArray, x: FloatArray, y: Labels) -> Pass:
+        """Return the pass of several runs over the same batches."""
+        return _WidePass(self, ws, x, y)
+
+    def stacked(self, ws: FloatArray, x: FloatArray, y: Labels) -> tuple[FloatArray, FloatArray]:
+        """Return losses and gradients of k models, each on its own batch."""
+        layers = self._layers(ws)
+        inputs = [x]
+        for weight, bias in layers[:-1]:
+            outputs = np.matmul(inputs[-1], weight.transpose(0, 2, 1)) + bias[:, None]
+            inputs.append(np.maximum(outputs, 0))
+        weight, bias = layers[-1]
+        logits = np.matmul(inputs[-1], weight.transpose(0, 2, 1)) + bias[:, None]
+        delta, losses = _cross_entropy(logits, y)
+        delta /= x.shape[1]
+        gradients = np.empty_like(ws)
+        slots = self._layers(gradients)
+        for i in reversed(range(len(layers))):
+            _collect(slots[i], delta, inputs[i])
+            if i:
+                delta = np.matmul(delta, layers[i][0]) * (inputs[i] > 0)
+        return losses.mean(axis=1), gradients
+
+    def _layers(self, ws: FloatArray) -> list[tuple[FloatArray, FloatArray]]:
+        """Return views of weights (k x out x in) and biases (k x out), layer by layer."""
+        layers, start = [], 0
+        for a, b in pairwise(self.widths):
+            end = start + a * b
+            layers.append((ws[:, start:end].reshape(-1, b, a), ws[:, end : end + b]))
+            start = end + b
+        return layers
+
+
+class _WidePass:
+    """One forward pass of all runs; what flows back is computed when it is asked for.
+
+    Rows are the examples of all batches, one client after the other. The first layer's outputs
+    lie side by side (rows x runs x units), so that it is one GEMM forward and one back; upper
+    layers, if any, are stacked by run.
+    """
+
+    def __init__(self, model: MLP, ws: FloatArray, x: FloatArray, y: Labels) -> None:
+        self._model = model
+        self._runs, (self._n, self._batch) = ws.shape[0], x.shape[:2]
+        self._x = x.reshape(self._n * self._batch, -1)
+        self._layers = model._layers(ws)
+        weight, bias = self._layers[0]
+        first = self._x @ weight.reshape(-1, weight.shape[2]).T
+        first += bias.reshape(-1)
+        first = first.reshape(-1, self._runs, weight.shape[1])
+        rows = y.reshape(-1)
+        self._inputs: list[FloatArray] = []
+        self._deltas: list[FloatArray] = []
+        if len(self._layers) == 1:
+            delta, losses = _cross_entropy(first, rows[:, None])
+            self._first_delta: FloatArray | None = delta
+            self.losses = losses.reshape(self._n, self._batch, self._runs).mean(axis=1).T
+            return
+        outputs = np.ascontiguousarray(first.transpose(1, 0, 2))
+        for weight, bias in self._layers[1:]:
+            self._inputs.append(np.maximum(outputs, 0))
+            outputs = np.matmul(self._inputs[-1], weight.transpose(0, 2, 1)) + bias[:, None]
+        self._last_delta, losses = _cross_entropy(outputs, rows)
+        self._first_delta = None
+        self.losses = losses.reshape(self._runs, self._n, self._batch).mean(axis=2)
+
+    def _back(self) -> FloatArray:
+        """Return the derivative of each example's loss by the first layer's outputs."""
+        if self._first_delta is None:
+            deltas = [self._last_delta]
+            for (weight, _), active in zip(
+                reversed(self._layers[1:]), reversed(self._inputs), strict=True
+            ):
+                deltas.insert(0, np.matmul(deltas[0], weight) * (active > 0))
+            self._first_delta = np.ascontiguousarray(deltas.pop(0).transpose(1, 0, 2))
+            self._deltas = deltas
+        return self._first_delta
+
+    def gradients(self, run: int, clients: IndexArray) -> FloatArray:
+        """Return the gradients of one run on some of the clients."""
+        out = np.empty((clients.size, self._model.size), dtype=self._x.dtype)
+        slots = self._model._layers(out)
+        _collect(
+            slots[0],
+            self._batches(self._back()[:, run], clients, mean=True),
+            self._batches(self._x, clients),
+        )
+        for slot, delta, inputs in zip(slots[1:], self._deltas, self._inputs, strict=True):
+            _collect(
+                slot,
+                self._batches(delta[run], clients, mean=True),
+                self._batches(inputs[run], clients),
+            )
+        return out
+
+    def _batches(self, rows: FloatArray, clients: IndexArray, *, mean: bool = False) -> FloatArray:
+        """Return some clients' rows as batches, divided for a mean over each."""
+        batches = rows.reshape(self._n, self._batch, -1)
+        if clients.size < self._n:
+            batches = batches[clients]
+        return batches / self._batch if mean else batches
+
+    def aggregate(self, weights: FloatArray) -> FloatArray:
+        """Return the weighted sums of gradients."""
+        dtype = self._x.dtype
+        share = np.repeat(weights / self._batch, self._batch, axis=1).astype(dtype, copy=False)
+        out = np.empty((self._runs, self._model.size), dtype=dtype)
+        slots = self._model._layers(out)
+        delta = self._back() * share.T[:, :, None]
+        flat = delta.reshape(delta.shape[0], -1)
+        slots[0][0][:] = (flat.T @ self._x).reshape(slots[0][0].shape)
+        slots[0][1][:] = (np.ones(flat.shape[0], dtype) @ flat).reshape(slots[0][1].shape)
+        for slot, upper, inputs in zip(slots[1:], self._deltas, self._inputs, strict=True):
+            _collect(slot, upper * share[:, :, None], inputs)
+        return out
+
+
+def _collect(slot: tuple[FloatArray, FloatArray], delta: FloatArray, inputs: FloatArray) -> None:
+    """Write the gradients of one layer's weights and biases, summed over each batch."""
+    np.matmul(delta.transpose(0, 2, 1), inputs, out=slot[0])
+    slot[1][:] = delta.sum(axis=1)
+
+
+def _cross_entropy(logits: FloatArray, y: Labels) -> tuple[FloatArray, FloatArray]:
+    """Return the loss's derivative by the logits (in their place), and the loss, per example."""
+    shape, classes = logits.shape[:-1], logits.shape[-1]
+    z = logits.reshape(-1, classes)
+    if not (z.max() < SAFE_LOGIT and z.min() > -SAFE_LOGIT):
+        z -= z.max(axis=1)[:, None]
+    flat = z.reshape(-1)
+    own = np.arange(z.shape[0]) * classes + np.broadcast_to(y, shape).reshape(-1)
+    chosen = flat[own]
+    np.exp(z, out=z)
+    total = z @ np.ones(classes, dtype=z.dtype)
+    losses = np.log(total) - chosen
+    z /= total[:, None]
+    flat[own] -= 1
+    return z.reshape(logits.shape), losses.reshape(shape)

@@ -1,0 +1,139 @@
+"""A virtual network: how fast clients compute and send, when they are there, when they fail.
+
+Nothing here has a state. Speeds follow from (seed, client), availability and drop-outs from
+(seed, round, client), so that a resumed run meets the same network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from adcs.dpp.kernel import Float64Array, IndexArray
+from adcs.simulation.federation import uniforms
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """How a virtual network behaves.
+
+    Attributes
+    ----------
+    compute_seconds
+        Median time of one client update; computing a loss alone takes a third of it.
+    up_bytes_per_second, down_bytes_per_second
+        Median bandwidths.
+    spread
+        Heterogeneity: each client's speeds are log-normal around the medians with this standard
+        deviation of the logarithm. 0 makes all clients alike.
+    availability
+        Share of rounds in which a client is there. It comes and goes in spells of about
+        `spell` rounds, each client at its own times.
+    spell
+        Length of a spell in rounds.
+    dropout
+        Probability that a client, asked or chosen, does not answer in a round.
+    deadline
+        Seconds after which the server no longer waits; None waits for the slowest.
+    """
+
+    compute_seconds: float = 1.0
+    up_bytes_per_second: float = 1e6
+    down_bytes_per_second: float = 8e6
+    spread: float = 0.8
+    availability: float = 1.0
+    spell: int = 50
+    dropout: float = 0.0
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("compute_seconds", "up_bytes_per_second", "down_bytes_per_second", "deadline"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"network {name} must be above 0, got {value!r}")
+        if not self.spread >= 0:
+            raise ValueError(f"network spread must be at least 0, got {self.spread!r}")
+        if not 0 < self.availability <= 1:
+            raise ValueError(f"network availability must lie in (0, 1], got {self.availability!r}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"network dropout must lie in [0, 1), got {self.dropout!r}")
+        if self.spell < 1:
+            raise ValueError(f"network spell must be at least 1 round, got {self.spell!r}")
+
+
+class Network:
+    """The network of one seed.
+
+    Examples
+    --------
+    >>> network = Network(NetworkSettings(availability=0.5), clients=1000, seed=0)
+    >>> 400 < len(network.available(round=7)) < 600
+    True
+    """
+
+    def __init__(self, settings: NetworkSettings, clients: int, seed: int) -> None:
+        self.settings = settings
+        self._n = clients
+        self._seed = seed
+        self._everyone = tuple(range(clients))
+        self._present: tuple[object, tuple[int, ...]] = (None, ())
+
+    @cached_property
+    def compute_seconds(self) -> Float64Array:
+        """Time of one update of each client."""
+        return self.settings.compute_seconds * self._spread(1)
+
+    @cached_property
+    def up(self) -> Float64Array:
+        """Bytes per second from each client."""
+        return self.settings.up_bytes_per_second / self._spread(2)
+
+    @cached_property
+    def down(self) -> Float64Array:
+        """Bytes per second to each client."""
+        return self.settings.down_bytes_per_second / self._spread(3)
+
+    def _spread(self, what: int) -> Float64Array:
+        normal = ndtri(np.clip(uniforms(self._seed, 11, what, np.arange(self._n)), 1e-12, None))
+        spread: Float64Array = np.exp(self.settings.spread * normal)
+        return spread
+
+    def available(self, round: int) -> tuple[int, ...]:
+        """Return the clients that are there in a round."""
+        if self.settings.availability >= 1.0:
+            return self._everyone
+        clients = np.arange(self._n)
+        phase = (uniforms(self._seed, 12, clients) * self.settings.spell).astype(np.intp)
+        spell = (round + phase) // self.settings.spell
+        there = uniforms(self._seed, 13, clients, spell) < self.settings.availability
+        key = there.tobytes()
+        if self._present[0] != key:
+            self._present = (key, tuple(np.flatnonzero(there).tolist()))
+        return self._present[1]
+
+    def fails(self, round: int, clients: IndexArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Return which clients do not answer in a round."""
+        if self.settings.dropout == 0.0:
+            return np.zeros(clients.size, dtype=bool)
+        failed: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
+            uniforms(self._seed, 14, round, clients) < self.settings.dropout
+        )
+        return failed
+
+    def seconds(
+        self,
+        clients: IndexArray,
+        *,
+        down: float | NDArray[np.integer[Any]],
+        work: float | NDArray[np.bool_],
+        up: float | NDArray[np.integer[Any]],
+    ) -> Float64Array:
+        """Return each client's time to receive, compute (in updates) and send."""
+        return (
+            down / self.down[clients] + work * self.compute_seconds[clients] + up / self.up[clients]
+        )

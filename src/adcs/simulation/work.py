@@ -1,0 +1,195 @@
+"""Local computation of one round, for all runs that share a pass.
+
+The three kinds that the paper names: one mini-batch step, E mini-batch steps, full-batch gradient
+descent. An update is the sum of the gradients of its steps.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from adcs.dpp.kernel import FloatArray, IndexArray
+from adcs.simulation.federation import Federation
+from adcs.simulation.models import Model, Pass, stacked, wide_pass
+
+Chosen = list[tuple[IndexArray, FloatArray]]
+"""For each run, the clients whose updates count and their weights."""
+
+
+class Work(Protocol):
+    """What clients compute in one round: once, however often it is asked for."""
+
+    def prepare(self, clients: IndexArray) -> None:
+        """Announce clients, sorted and distinct, that some run will ask something of."""
+
+    def losses(self, run: int, clients: IndexArray) -> FloatArray:
+        """Return the losses of a run's model on prepared clients' data."""
+
+    def updates(self, run: int, clients: IndexArray) -> FloatArray:
+        """Return the updates of prepared clients, a row each."""
+
+    def aggregate(self, chosen: Chosen) -> FloatArray:
+        """Return, for each run, the weighted sum of its chosen clients' updates."""
+
+
+class OneStep:
+    """One mini-batch gradient of each client: one wide pass serves all runs."""
+
+    def __init__(self, federation: Federation, model: Model, ws: FloatArray, round: int) -> None:
+        self._federation = federation
+        self._model = model
+        self._ws = ws
+        self._round = round
+        self._passes: list[tuple[IndexArray, Pass]] = []
+
+    def prepare(self, clients: IndexArray) -> None:
+        """Run a pass over the clients that have not been in one."""
+        for members, _ in self._passes:
+            clients = clients[~_find(members, clients)[1]]
+        if clients.size:
+            x, y = self._federation.batches(self._round, clients)
+            self._passes.append((clients, wide_pass(self._model, self._ws, x, y)))
+
+    def losses(self, run: int, clients: IndexArray) -> FloatArray:
+        """Return the losses on the clients' batches."""
+        out = np.empty(clients.size, dtype=self._ws.dtype)
+        for done, here, place in self._located(clients):
+            out[here] = done.losses[run, place]
+        return out
+
+    def updates(self, run: int, clients: IndexArray) -> FloatArray:
+        """Return the gradients on the clients' batches."""
+        out = np.empty((clients.size, self._ws.shape[1]), dtype=self._ws.dtype)
+        for done, here, place in self._located(clients):
+            out[here] = done.gradients(run, place)
+        return out
+
+    def aggregate(self, chosen: Chosen) -> FloatArray:
+        """Return the weighted sums, by one GEMM for all runs."""
+        total = np.zeros_like(self._ws)
+        for members, done in self._passes:
+            weights = np.zeros((self._ws.shape[0], members.size), dtype=self._ws.dtype)
+            for run, (clients, shares) in enumerate(chosen):
+                place, here = _find(members, clients)
+                weights[run, place[here]] = shares[here]
+            if weights.any():
+                total += done.aggregate(weights)
+        return total
+
+    def _located(self, clients: IndexArray) -> list[tuple[Pass, IndexArray, IndexArray]]:
+        found = []
+        for members, done in self._passes:
+            place, here = _find(members, clients)
+            index = np.flatnonzero(here)
+            if index.size:
+                found.append((done, index, place[index]))
+        return found
+
+
+class ManySteps:
+    """E mini-batch steps of each client from the run's model; the update is their sum."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        model: Model,
+        ws: FloatArray,
+        round: int,
+        *,
+        steps: int,
+        lr: float,
+    ) -> None:
+        self._federation = federation
+        self._model = model
+        self._ws = ws
+        self._round = round
+        self._steps = steps
+        self._lr = ws.dtype.type(lr)
+        self._first = OneStep(federation, model, ws, round)
+        self._rows: list[dict[int, FloatArray]] = [{} for _ in ws]
+
+    def prepare(self, clients: IndexArray) -> None:
+        """Do nothing yet: which run will ask is not known."""
+
+    def losses(self, run: int, clients: IndexArray) -> FloatArray:
+        """Return the losses before the first step, on its batches."""
+        self._first.prepare(np.sort(clients))
+        return self._first.losses(run, clients)
+
+    def updates(self, run: int, clients: IndexArray) -> FloatArray:
+        """Return the sums of each client's gradients."""
+        rows = self._rows[run]
+        new = np.array([c for c in clients.tolist() if c not in rows], dtype=np.intp)
+        if new.size:
+            for client, update in zip(new.tolist(), self._run_steps(run, new), strict=True):
+                rows[client] = update
+        if clients.size == 0:
+            return np.empty((0, self._ws.shape[1]), dtype=self._ws.dtype)
+        return np.stack([rows[client] for client in clients.tolist()])
+
+    def _run_steps(self, run: int, clients: IndexArray) -> FloatArray:
+        x, y = self._federation.batches(self._round, clients, self._steps)
+        batch = self._federation.batch_size
+        local = np.repeat(self._ws[run][None], clients.size, axis=0)
+        total = np.zeros_like(local)
+        for step in range(self._steps):
+            part = slice(step * batch, (step + 1) * batch)
+            _, gradients = stacked(self._model, local, x[:, part], y[:, part])
+            total += gradients
+            local -= self._lr * gradients
+        return total
+
+    def aggregate(self, chosen: Chosen) -> FloatArray:
+        """Return the weighted sums."""
+        return _weighted_rows(self, self._ws, chosen)
+
+
+class FullBatch:
+    """The gradient over all of a client's data."""
+
+    def __init__(self, federation: Federation, model: Model, ws: FloatArray) -> None:
+        self._federation = federation
+        self._model = model
+        self._ws = ws
+        self._done: list[dict[int, tuple[float, FloatArray]]] = [{} for _ in ws]
+
+    def prepare(self, clients: IndexArray) -> None:
+        """Do nothing yet: which run will ask is not known."""
+
+    def losses(self, run: int, clients: IndexArray) -> FloatArray:
+        """Return the losses over all of the clients' data."""
+        values = [self._both(run, client)[0] for client in clients.tolist()]
+        return np.array(values, dtype=self._ws.dtype)
+
+    def updates(self, run: int, clients: IndexArray) -> FloatArray:
+        """Return the full gradients."""
+        rows = [self._both(run, client)[1] for client in clients.tolist()]
+        return np.array(rows, dtype=self._ws.dtype).reshape(len(rows), self._ws.shape[1])
+
+    def _both(self, run: int, client: int) -> tuple[float, FloatArray]:
+        done = self._done[run]
+        if client not in done:
+            x, y = self._federation.all_of(client)
+            done[client] = self._model.loss_and_gradient(self._ws[run], x, y)
+        return done[client]
+
+    def aggregate(self, chosen: Chosen) -> FloatArray:
+        """Return the weighted sums."""
+        return _weighted_rows(self, self._ws, chosen)
+
+
+def _weighted_rows(work: Work, ws: FloatArray, chosen: Chosen) -> FloatArray:
+    total = np.zeros_like(ws)
+    for run, (clients, weights) in enumerate(chosen):
+        if clients.size:
+            total[run] = weights.astype(ws.dtype) @ work.updates(run, clients)
+    return total
+
+
+def _find(members: IndexArray, clients: IndexArray) -> tuple[IndexArray, IndexArray]:
+    """Return where clients stand among sorted members, and whether they do."""
+    place = np.searchsorted(members, clients)
+    place[place == members.size] = 0
+    return place, members[place] == clients
