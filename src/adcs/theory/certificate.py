@@ -1,0 +1,216 @@
+"""How far a chosen set can be from the best one: upper bounds on the optimum, the least of them.
+
+The objective F(S) = (1 - theta) log det C_S + theta sum q is submodular with F(empty) = 0: the gain
+of a row only shrinks as the set grows. It is monotone only where no gain is ever negative, and
+log det of a similarity is not: with ones on the diagonal every gain of it is at most zero. So the
+usual bound, F(S) plus the m largest remaining gains, is wrong here. These hold always:
+
+singletons   F(T) <= sum over T of F({i}): the m largest theta q_i (Hadamard).
+eigenvalues  log det L_T is at most the sum of the m largest log eigenvalues of L = Q C Q
+             (interlacing); and the same with C and the m largest q apart.
+gains        F(T) <= F(S) + sum_{T less S} F(i | S) - sum_{S less T} F(j | all but j): the remaining
+             gains, less the least that the rows of S not in T can be worth. Where F is monotone
+             the last sum is not negative and may be dropped, which is the usual bound. Used
+             for S the chosen set and for S = all rows.
+greedy       (1 - 1/e): see `least_gain`.
+relaxation   a concave function on fractional sets that is F on sets ("linx", Anstreicher 2020):
+             see `adcs.theory.relaxation`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from adcs.dpp.greedy import greedy_map
+from adcs.dpp.kernel import (
+    Float64Array,
+    IndexArray,
+    as_quality,
+    as_similarity,
+    check_m,
+    check_theta,
+    objective,
+)
+from adcs.theory.relaxation import relaxed_optimum
+
+_ROUNDING = 1e-9
+_CONDITION = 1e7  # beyond, what an inverse says about gains is not trusted
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a chosen set is worth, and what no set of its size can exceed.
+
+    Attributes
+    ----------
+    objective
+        F(S) of the chosen set.
+    upper
+        The least of the bounds on the optimum.
+    bounds
+        Every bound by its name; inf where it says nothing.
+
+    Examples
+    --------
+    >>> certificate = certify([[1.0, 0.6], [0.6, 1.0]], [0], quality=[2.0, 1.0], theta=0.5)
+    >>> print(certificate)
+    at most 0 nats from optimal (singletons)
+    """
+
+    objective: float
+    upper: float
+    bounds: dict[str, float]
+
+    @property
+    def gap(self) -> float:
+        """At most so many nats from optimal."""
+        return self.upper - self.objective if self.upper > self.objective else 0.0
+
+    @property
+    def tightest(self) -> str:
+        """The name of the least bound."""
+        return min(self.bounds, key=lambda name: self.bounds[name])
+
+    def __str__(self) -> str:
+        return f"at most {self.gap:.3g} nats from optimal ({self.tightest})"
+
+
+def certify(
+    similarity: ArrayLike,
+    chosen: ArrayLike,
+    *,
+    quality: ArrayLike | None = None,
+    theta: float = 0.0,
+) -> Certificate:
+    """Bound how far a set of rows is from the best of its size.
+
+    Takes O(N^3) time.
+
+    Parameters
+    ----------
+    similarity
+        The kernel C, ones on its diagonal.
+    chosen
+        The set, found by whatever means.
+    quality, theta
+        As the set was chosen with.
+
+    Examples
+    --------
+    >>> c = [[1.0, 0.5, 0.7], [0.5, 1.0, 0.0], [0.7, 0.0, 1.0]]
+    >>> print(certify(c, [1, 2]))
+    at most 0 nats from optimal (singletons)
+    >>> print(certify(c, [0, 1]))
+    at most 0.288 nats from optimal (singletons)
+    """
+    theta = check_theta(theta)
+    c = as_similarity(similarity)
+    n = c.shape[0]
+    q = as_quality(quality, n)
+    index = np.unique(np.asarray(chosen, dtype=np.intp))
+    m = check_m(index.size, n)
+    if index.size != np.size(chosen) or index[0] < 0 or index[-1] >= n:
+        raise ValueError(f"chosen must be distinct indices between 0 and {n - 1}, got {chosen!r}")
+    value = objective(c, index, q, theta)
+    bounds = {"singletons": theta * _top(q, m)}
+    if theta < 1.0:
+        bounds["eigenvalues"] = _eigenvalues(c, q, theta, m)
+        bounds["gains"] = min(_gains(c, q, theta, m, index), _gains(c, q, theta, m, np.arange(n)))
+        bounds["greedy"] = _greedy(c, q, theta, m)
+        bounds["relaxation"] = relaxed_optimum(c, m, q, theta)
+    # What goes through linear algebra is rounded, and a bound must not be too low.
+    for name, bound in list(bounds.items())[1:]:
+        if math.isfinite(bound):
+            bounds[name] = bound + _ROUNDING * max(1.0, abs(bound))
+    return Certificate(objective=value, upper=min(bounds.values()), bounds=bounds)
+
+
+def least_gain(
+    similarity: ArrayLike, quality: ArrayLike | None = None, theta: float = 0.0
+) -> float:
+    """Return the least that any row adds to any set; -inf if C is singular and theta < 1.
+
+    The objective is monotone exactly if this is not negative. By submodularity it is reached when
+    a row joins all others: it is the least of (1 - theta) log(1 / (C^-1)_ii) + theta q_i. A
+    sufficient condition is that L = Q C Q has no eigenvalue below one.
+
+    Greedy's guarantee F(S) >= (1 - 1/e) max F needs a monotone, submodular F with F(empty) = 0.
+    Since all sets compared have m rows, F may be shifted: F(S) - g |S| with g = least_gain is
+    monotone, has the same best sets and the same greedy picks. So, for the greedy set S,
+
+        max F <= m g + (F(S) - m g) / (1 - 1/e),
+
+    whatever the sign of g. With g = 0 it is the familiar statement; where g is very negative, as
+    for similar rows, it is valid and says little.
+
+    Examples
+    --------
+    >>> round(least_gain([[1.0, 0.6], [0.6, 1.0]]), 4)
+    -0.4463
+    >>> round(least_gain([[1.0, 0.6], [0.6, 1.0]], [1.0, 2.0], theta=0.5), 4)
+    0.2769
+    """
+    theta = check_theta(theta)
+    c = as_similarity(similarity)
+    return float(_last_gains(c, as_quality(quality, c.shape[0]), theta).min())
+
+
+def _top(values: Float64Array, m: int) -> float:
+    return float(np.sort(values)[values.size - m :].sum())
+
+
+def _eigenvalues(c: Float64Array, q: Float64Array, theta: float, m: int) -> float:
+    """Return the least of the eigenvalue bounds on L = Q C Q and on C with q apart."""
+    lift = q - q.max()
+    scale = np.exp(theta / (2.0 * (1.0 - theta)) * lift)
+    both = (1.0 - theta) * _top_logs(scale[:, None] * c * scale[None, :], m) + theta * m * q.max()
+    return float(min(both, (1.0 - theta) * _top_logs(c, m) + theta * _top(q, m)))
+
+
+def _top_logs(kernel: Float64Array, m: int) -> float:
+    values = np.linalg.eigvalsh(kernel)
+    # Computed eigenvalues err by this much; a bound must not be too low.
+    values = np.maximum(values, 0.0) + kernel.shape[0] * np.finfo(np.float64).eps * values[-1]
+    return _top(np.log(values), m)
+
+
+def _gains(c: Float64Array, q: Float64Array, theta: float, m: int, base: IndexArray) -> float:
+    """Return the bound from the gains over a base set S, and the last gains of its rows.
+
+    The right-hand side is F(S) less the last gains of all of S, plus one number for each row of T:
+    the best T takes the m largest.
+    """
+    last = _last_gains(c, q, theta)[base]
+    if not np.isfinite(last).all():
+        return math.inf
+    rest = np.setdiff1d(np.arange(q.size), base)
+    block = c[np.ix_(base, base)]
+    cross = np.linalg.solve(block, c[np.ix_(base, rest)])
+    residual = 1.0 - np.einsum("ij,ij->j", c[np.ix_(base, rest)], cross)
+    remaining = (1.0 - theta) * np.log(np.maximum(residual, 1e-300)) + theta * q[rest]
+    value = objective(c, base, q, theta)
+    return value - float(last.sum()) + _top(np.concatenate([remaining, last]), m)
+
+
+def _last_gains(c: Float64Array, q: Float64Array, theta: float) -> Float64Array:
+    """Return F(i | all but i) for every row."""
+    if theta == 1.0:
+        return q
+    values = np.linalg.eigvalsh(c)
+    if values[0] < values[-1] / _CONDITION:
+        return np.full(q.size, -math.inf)
+    gains: Float64Array = -(1.0 - theta) * np.log(np.linalg.inv(c).diagonal()) + theta * q
+    return gains
+
+
+def _greedy(c: Float64Array, q: Float64Array, theta: float, m: int) -> float:
+    """Return what greedy's guarantee says about the optimum."""
+    least = float(_last_gains(c, q, theta).min())
+    if not math.isfinite(least):
+        return math.inf
+    reached = greedy_map(c, m, quality=q, theta=theta).objective
+    return m * least + (reached - m * least) / (1.0 - math.exp(-1.0))

@@ -1,0 +1,331 @@
+"""Theorem 1: the bias of ADCS where updates form clusters; its assumption, checked.
+
+The clusters C_1 .. C_K have representatives c_k. r is how far an update lies from its own, mu the
+largest |cosine| between two of them, kappa the smallest of their norms. Assumption 1 asks that mu
+and r be small. Then every exact MAP cohort of m <= K clients takes m distinct clusters, and
+
+    ||g_S - g_N|| <= || sum_k (1{k in T}/m - n_k/N) c_k || + 2 r,
+
+T being the clusters taken. With weights p, 1/m and n_k/N become the cluster's weight in the cohort
+and in the population; who is chosen does not depend on p, so nothing else changes.
+
+Nothing in the last step uses that the clusters are distinct. With A_k, the weight of cluster k in
+the cohort as it is, and a_i - p_i as in `adcs.theory.bias`,
+
+    ||g_S - g_N|| <= || sum_k (A_k - P_k) c_k || + r sum_i |a_i - p_i|
+
+holds for every cohort, m > K and greedy ones too; it is `mass_bound` here. Where m distinct
+clusters are taken it is at most the theorem's bound, since sum |a_i - p_i| <= 2.
+
+All of it can be computed from inner products between updates.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+
+from adcs.dpp.exact import exact_map
+from adcs.dpp.kernel import Float64Array, IndexArray, alpha, as_quality, as_rows, check_m, row_norms
+from adcs.metrics import selection_bias
+from adcs.theory.clustering import find_clusters
+from adcs.theory.gram import as_weights, cohort_shares, cosines, gram_matrix, quadratic
+
+
+class Condition(NamedTuple):
+    """One inequality, `value` below `limit`; the margin is what is left, negative if it fails."""
+
+    name: str
+    value: float
+    limit: float
+    holds: bool
+
+    @property
+    def margin(self) -> float:
+        """What separates the value from its limit."""
+        return self.limit - self.value
+
+    def __str__(self) -> str:
+        if self.holds:
+            return f"{self.name} holds ({self.value:.3g} against {self.limit:.3g})"
+        by = f"{-self.margin:.3g}" if self.margin < 0.0 else "equality"
+        return f"{self.name} fails by {by} ({self.value:.3g} against {self.limit:.3g})"
+
+
+@dataclass(frozen=True)
+class ClusterCheck:
+    """Theorem 1 on one federation: its quantities, conditions, bound, and what is true.
+
+    Attributes
+    ----------
+    labels
+        The cluster of each client, 0 .. K-1.
+    chosen
+        The cohort, an exact MAP solution unless another was given.
+    r, mu, kappa
+        Spread inside clusters, largest |cosine| between them, smallest norm of a representative.
+    log_w
+        log w_i = 2 alpha q_i for each client; w itself may overflow.
+    log_q_m
+        log Q_m, the largest product of m clusters' best w; nan if m > K.
+    rho
+        sqrt(1 - (m - 1) mu) - 2 r sqrt(m) / kappa; nan where there is no such root.
+    r_star
+        The r up to which distinct clusters win for certain; nan where it is not defined.
+    conditions
+        The theorem's conditions. Those on r that need mu < 1/(m-1), or m <= K, to have a meaning
+        are left out where it fails.
+    distinct
+        Whether the cohort takes m distinct clusters.
+    bound
+        The right-hand side of Theorem 1 at this cohort. It is guaranteed if `distinct`.
+    mass_bound
+        The bound from the cohort's cluster weights as they are, which always holds.
+    bias
+        ||g_S - g_N||.
+    """
+
+    labels: IndexArray
+    chosen: IndexArray
+    r: float
+    mu: float
+    kappa: float
+    log_w: Float64Array
+    log_q_m: float
+    rho: float
+    r_star: float
+    conditions: tuple[Condition, ...]
+    distinct: bool
+    bound: float
+    mass_bound: float
+    bias: float
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The names of the conditions that fail."""
+        return tuple(c.name for c in self.conditions if not c.holds)
+
+    @property
+    def holds(self) -> bool:
+        """Whether m <= K and Assumption 1 hold."""
+        return not self.failed
+
+    @property
+    def verdict(self) -> str:
+        """What follows, in words."""
+        m = self.chosen.size
+        if self.holds:
+            first = f"Theorem 1 applies: every exact MAP cohort of {m} takes {m} distinct clusters."
+        else:
+            failures = "; ".join(str(c) for c in self.conditions if not c.holds)
+            first = f"Theorem 1 does not apply: {failures}."
+        taken = np.unique(self.labels[self.chosen]).size
+        if self.distinct:
+            second = f"This cohort takes {m} distinct clusters, so its bias is at most"
+            return f"{first} {second} {self.bound:.3g}; it is {self.bias:.3g}."
+        second = f"This cohort of {m} takes {taken} clusters: its bias, {self.bias:.3g}, is under"
+        return f"{first} {second} {self.mass_bound:.3g} by its cluster weights."
+
+
+def check_clusters(
+    updates: ArrayLike | None = None,
+    *,
+    m: int,
+    gram: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+    representatives: ArrayLike | None = None,
+    quality: ArrayLike | None = None,
+    theta: float = 0.0,
+    weights: ArrayLike | None = None,
+    chosen: ArrayLike | None = None,
+) -> ClusterCheck:
+    """Check Theorem 1's conditions and return its bound beside the actual bias.
+
+    Parameters
+    ----------
+    updates
+        N x d, a row for each client; or else `gram`.
+    m
+        Cohort size.
+    gram
+        N x N inner products of updates, in place of them.
+    labels
+        The cluster of each client; None finds clusters (see `find_clusters`).
+    representatives
+        The vectors c_k, K x d, in the order of sorted labels; with `gram`, K x N coefficients
+        over the updates. None takes each cluster's mean.
+    quality, theta
+        Quality scores q and their weight in the objective, below 1.
+    weights
+        The clients' weights p; None is uniform.
+    chosen
+        The cohort; None finds an exact MAP solution, which is meant for N up to about 30.
+
+    Examples
+    --------
+    >>> updates = [[1.0, 0.02, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.02], [0.0, 1.0, 0.0]]
+    >>> check = check_clusters(updates, m=2, labels=[0, 0, 1, 1])
+    >>> check.holds, check.bias <= check.bound
+    (True, True)
+    >>> print(check_clusters(updates, m=3, labels=[0, 0, 1, 1], chosen=[0, 1, 2]).verdict)
+    Theorem 1 does not apply: m <= K fails by 1 (3 against 2). This cohort of 3 takes 2 clusters:
+    its bias, 0.235, is under 0.24 by its cluster weights.
+    """
+    matrix = gram_matrix(updates, gram)
+    n = matrix.shape[0]
+    m = check_m(m, n)
+    if theta == 1.0:
+        raise ValueError("theta = 1 has no kernel: Theorem 1 needs theta below 1")
+    q = as_quality(quality, n)
+    p = as_weights(weights, n)
+    if labels is None:
+        codes = find_clusters(gram=matrix)
+    else:
+        codes = np.unique(np.asarray(labels), return_inverse=True)[1].reshape(-1).astype(np.intp)
+        if codes.size != n:
+            raise ValueError(
+                f"labels must name a cluster for each of {n} clients, got {codes.size}"
+            )
+    k = int(codes.max()) + 1
+    member = np.equal.outer(np.arange(k), codes).astype(np.float64)
+    inner, r = _representatives(matrix, updates, representatives, member * p, codes)
+    kappa = float(np.sqrt(max(float(inner.diagonal().min()), 0.0)))
+    mu = _separation(inner)
+    log_w = 2.0 * alpha(theta) * q
+    best = np.sort([log_w[codes == c].max() for c in range(k)])[::-1]
+    log_q_m = float(best[:m].sum()) if m <= k else math.nan
+    excess = m * float(log_w.max()) - log_q_m
+    slack = 1.0 - (m - 1) * mu
+    rho = math.sqrt(slack) - _ratio(2.0 * r * math.sqrt(m), kappa) if slack > 0.0 else math.nan
+    r_star = kappa * _root(m, slack, excess) if slack > 0.0 and m <= k else math.nan
+    conditions = _conditions(m, k, r, mu, kappa, slack, r_star)
+    if chosen is None:
+        index = exact_map(cosines(matrix), m, quality=q, theta=theta).indices
+    else:
+        index = np.asarray(chosen, dtype=np.intp)
+        if index.size != m:
+            raise ValueError(f"chosen must hold m = {m} clients, got {index.size}")
+    a = cohort_shares(index, n, p)
+    taken = np.unique(codes[index])
+    distinct = taken.size == m
+    # Theorem 1 as it stands gives 1/m to each cluster taken; with weights, the member's share.
+    share = member @ a if distinct else np.isin(np.arange(k), taken) / m
+    return ClusterCheck(
+        labels=codes,
+        chosen=index,
+        r=r,
+        mu=mu,
+        kappa=kappa,
+        log_w=log_w,
+        log_q_m=log_q_m,
+        rho=rho,
+        r_star=r_star,
+        conditions=conditions,
+        distinct=distinct,
+        bound=quadratic(inner, share - member @ p) + 2.0 * r,
+        mass_bound=quadratic(inner, member @ (a - p)) + r * float(np.abs(a - p).sum()),
+        bias=selection_bias(matrix, a, p),
+    )
+
+
+def _representatives(
+    gram: Float64Array,
+    updates: ArrayLike | None,
+    representatives: ArrayLike | None,
+    mass: Float64Array,
+    codes: IndexArray,
+) -> tuple[Float64Array, float]:
+    """Return the inner products <c_k, c_l>, and r."""
+    k, n = mass.shape
+    rows = None if updates is None else as_rows(updates).astype(np.float64, copy=False)
+    given = mass / mass.sum(axis=1, keepdims=True)
+    if representatives is not None:
+        given = as_rows(representatives, "representatives").astype(np.float64, copy=False)
+        shape = (k, n if rows is None else rows.shape[1])
+        if given.shape != shape:
+            raise ValueError(f"representatives must have shape {shape}, got {given.shape}")
+    elif rows is not None:
+        given = given @ rows
+    if rows is not None:
+        # Not from inner products: those of nearly equal vectors lose half of the digits.
+        return given @ given.T, float(row_norms(rows - given[codes]).max())
+    cross = given @ gram
+    inner = cross @ given.T
+    square = gram.diagonal() - 2.0 * cross[codes, np.arange(n)] + inner.diagonal()[codes]
+    return inner, float(np.sqrt(max(float(square.max()), 0.0)))
+
+
+def _separation(inner: Float64Array) -> float:
+    """Return mu; one cluster has no pair, and a representative without direction has no cosine."""
+    norms = np.sqrt(np.maximum(inner.diagonal(), 0.0))
+    kept = norms > 0.0
+    if np.count_nonzero(kept) < 2:
+        return 0.0
+    c = np.abs(inner[np.ix_(kept, kept)] / norms[kept][:, None] / norms[kept][None, :])
+    np.fill_diagonal(c, 0.0)
+    return float(c.max())
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b > 0.0 else (math.inf if a > 0.0 else 0.0)
+
+
+def _root(m: int, slack: float, excess: float) -> float:
+    """Return x = r_star / kappa: the root of rho^m = 4 x exp(excess / 2), rho = s - 2 x sqrt(m).
+
+    This is the square root of Q_m rho^{2m} = 16 x^2 w^m. On 0 < x < s / (2 sqrt(m)) the left side
+    falls to zero and the right one rises, so there is exactly one root, never none. It is sought
+    in log x, for excess = m log w - log Q_m may be in the thousands.
+    """
+    s = math.sqrt(slack)
+    end = s / (2.0 * math.sqrt(m))
+
+    def gap(u: float) -> float:
+        rho = max(s - 2.0 * math.sqrt(m) * math.exp(u), 1e-300)
+        return m * math.log(rho) - math.log(4.0) - u - 0.5 * excess
+
+    low = min(math.log(0.5 * end), m * math.log(0.5 * s) - math.log(4.0) - 0.5 * excess) - 1.0
+    return math.exp(brentq(gap, low, math.log(end), xtol=1e-14))
+
+
+def _conditions(
+    m: int, k: int, r: float, mu: float, kappa: float, slack: float, r_star: float
+) -> tuple[Condition, ...]:
+    conditions = [Condition("m <= K", m, k, m <= k)]
+    if m > 1 and k > 1:
+        conditions.append(Condition("mu < 1/(m-1)", mu, 1.0 / (m - 1), slack > 0.0))
+    conditions.append(Condition("r < kappa", r, kappa, r < kappa))
+    if slack > 0.0:
+        limit = 0.5 * kappa * math.sqrt(slack / m)
+        conditions.append(Condition("r < kappa/2 sqrt((1-(m-1)mu)/m)", r, limit, r < limit))
+    if not math.isnan(r_star):
+        conditions.append(Condition("r < r_star", r, r_star, r < r_star))
+    return tuple(conditions)
+
+
+class StrongClusterBounds(NamedTuple):
+    """Corollary 1: Theorem 1's bound and the general one, side by side."""
+
+    cluster: float
+    general: float
+
+
+def strong_cluster_bounds(n: int, k: int, m: int) -> StrongClusterBounds:
+    """Return Corollary 1's sqrt((K-m)/(K m)) beside the general bound sqrt((N-m)/(K m)).
+
+    The setting: N clients in K clusters of equal size, r = 0, representatives orthonormal. Every
+    cohort of m distinct clusters meets the first with equality.
+
+    >>> strong_cluster_bounds(30, 10, 5)
+    StrongClusterBounds(cluster=0.316..., general=0.707...)
+    """
+    if not 1 <= k <= n or n % k:
+        raise ValueError(f"clusters of equal size need K that divides N, got N = {n}, K = {k}")
+    if not 1 <= m <= k:
+        raise ValueError(f"Corollary 1 needs m between 1 and K = {k}, got {m}")
+    return StrongClusterBounds(math.sqrt((k - m) / (k * m)), math.sqrt((n - m) / (k * m)))

@@ -1,0 +1,72 @@
+"""The figure of `adcs theory`: bias over rounds against each bound, a panel for each scheduler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from adcs.theory.report import Analysis
+
+# Okabe and Ito's colours; line styles differ as well.
+CURVES = {
+    "bias": ("bias $\\|g_S - g_N\\|$", "#000000", "-"),
+    "general": ("general bound", "#D55E00", "--"),
+    "centred": ("general bound, centred", "#E69F00", "-."),
+    "theorem1": ("Theorem 1, right-hand side", "#0072B2", ":"),
+    "masses": ("cluster bound by masses", "#009E73", (0, (5, 1, 1, 1, 1, 1))),
+    "gradient_norm": ("gradient norm $\\|g_N\\|$", "#999999", (0, (1, 1))),
+}
+
+
+def draw(analysis: Analysis, path: str | Path) -> Path:
+    """Draw the mean over seeds of each curve and write it to a file; return its path.
+
+    Needs matplotlib. The vertical axis is logarithmic and shared: its unit is that of a gradient,
+    loss per unit of parameter. The suffix of the path decides the format.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = [row["scheduler"] for row in analysis.schedulers]
+    columns = min(3, len(names))
+    lines = -(-len(names) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3.0 * lines + 0.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    for place, axes in enumerate(grid.flat):
+        if place >= len(names):
+            axes.set_visible(False)
+            continue
+        rows = [row for row in analysis.rounds if row["scheduler"] == names[place]]
+        ticks = sorted({row["round"] for row in rows})
+        for key, (label, colour, style) in CURVES.items():
+            means = []
+            for tick in ticks:
+                values = [r[key] for r in rows if r["round"] == tick and r[key] is not None]
+                means.append(float(np.mean(values)) if values else np.nan)
+            # A bias of zero has no logarithm.
+            means = [value if value > 0.0 else np.nan for value in means]
+            marker = "o" if len(ticks) == 1 else None
+            axes.plot(
+                ticks,
+                means,
+                label=label,
+                color=colour,
+                linestyle=style,
+                linewidth=1.4,
+                marker=marker,
+            )
+        axes.set_yscale("log")
+        axes.set_title(names[place])
+        axes.grid(alpha=0.3)
+        if place >= len(names) - columns:
+            axes.set_xlabel("round")
+            axes.tick_params(labelbottom=True)
+        if place % columns == 0:
+            axes.set_ylabel("norm (loss per unit of parameter)")
+    handles, texts = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, texts, loc="outside lower center", ncols=3, frameon=False)
+    target = Path(path)
+    figure.savefig(target, dpi=150)
+    return target

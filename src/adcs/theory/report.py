@@ -1,0 +1,251 @@
+"""The theory beside a finished run: each round's bias against each bound, scheduler by scheduler.
+
+What a run's records must hold: `bias`, `gradient_norm`, `cohort_weights`, `gram` (the upper
+triangle of inner products between all clients' updates) and `batch_losses`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adcs.dpp.kernel import Float64Array
+from adcs.runs import RunFolder
+from adcs.theory.bias import share_bound
+from adcs.theory.clustering import find_clusters
+from adcs.theory.clusters import ClusterCheck, check_clusters
+from adcs.theory.convergence import Constants, convergence_bound
+from adcs.theory.estimates import batch_noise, largest_norm, uniform_selection_variance
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Tables of the theory beside a run; None stands for what does not apply.
+
+    Attributes
+    ----------
+    rounds
+        One row for each evaluated round of each run: scheduler, seed, round, bias (||g_S - g_N||),
+        gradient_norm (||g_N||), general and centred (the general bound), theorem1 (its right-hand
+        side), masses (the cluster bound that always holds), clusters (how many the cohort takes),
+        failed (the conditions of Theorem 1 that fail).
+    schedulers
+        One row for each scheduler: means over rounds and seeds of the same, epsilon (the largest
+        bias seen), above_theorem1 (the share of rounds in which the bias exceeds Theorem 1's
+        right-hand side), failed (the share of rounds in which each condition fails).
+    convergence
+        One row for each scheduler: the constants put into Theorem 2, its four terms, their total,
+        and measured, the mean of ||g_N||^2 over evaluated rounds.
+    notes
+        What the reader of the tables has to know.
+    """
+
+    rounds: list[Row]
+    schedulers: list[Row]
+    convergence: list[Row]
+    notes: list[str]
+
+
+def analyse(
+    folder: RunFolder, *, groups: Sequence[Any] | None = None, smoothness: float | None = None
+) -> Analysis:
+    """Compare a run's selection bias with the bounds, and its gradients with Theorem 2.
+
+    Parameters
+    ----------
+    folder
+        The run.
+    groups
+        The cluster of each client; None takes `groups` from the run's config, or else finds
+        clusters in each round's updates.
+    smoothness
+        L, for Theorem 2. None takes the largest that the run's step size allows, 1/(8 E lr),
+        which makes the terms as large as the theorem permits.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> config = {"m": 1, "lr": 0.1, "rounds": 1, "schedulers": {"Uniform": "Uniform"}}
+    >>> folder = RunFolder.create(tempfile.mkdtemp() + "/run", config)
+    >>> with folder.writer("task") as lines:
+    ...     lines.append({"scheduler": "Uniform", "seed": 0, "round": 0, "bias": 0.5**0.5,
+    ...                   "gradient_norm": 0.5**0.5, "cohort_weights": [1.0, 0.0],
+    ...                   "gram": [1.0, 0.0, 1.0], "batch_losses": [1.0, 2.0]})
+    >>> row = analyse(folder, groups=["a", "b"]).schedulers[0]
+    >>> round(row["bias"], 4), round(row["general"], 4), round(row["theorem1"], 4)
+    (0.7071, 0.7071, 0.7071)
+    """
+    config = folder.config
+    if config.get("weights", "uniform") != "uniform":
+        raise ValueError("the theory of a run needs uniform client weights, this run's are by size")
+    labels = groups if groups is not None else config.get("groups")
+    records = [record for record in folder.records() if record.get("gram")]
+    if not records:
+        raise ValueError(f"{folder.path} holds no inner products between updates to analyse")
+    specs = dict(config.get("schedulers", {}))
+    rounds, grams = [], []
+    for record in records:
+        gram = _square(record["gram"])
+        grams.append(gram)
+        theta = _theta(str(specs.get(record["scheduler"], record["scheduler"])))
+        rounds.append(_round(record, gram, labels, theta))
+    names = list(dict.fromkeys(row["scheduler"] for row in rounds))
+    by_name = {
+        name: [i for i, row in enumerate(rounds) if row["scheduler"] == name] for name in names
+    }
+    schedulers = [_summary(name, [rounds[i] for i in by_name[name]]) for name in names]
+    notes = _notes(config, labels, rounds)
+    convergence = []
+    eta = int(config.get("steps", 1)) * float(config["lr"])
+    limit = 1.0 / (8.0 * eta)
+    if config.get("server_lr") not in (None, config["lr"]):
+        notes.append("Theorem 2 is not shown: it takes the server's learning rate to be lr.")
+    elif smoothness is not None and smoothness > limit:
+        notes.append(
+            f"Theorem 2 does not apply: its step size E lr = {eta:.3g} exceeds 1/(8 L) = "
+            f"{1 / (8 * smoothness):.3g}."
+        )
+    else:
+        if smoothness is None:
+            notes.append(f"L is taken as {limit:.4g}, the largest that E lr = {eta:.3g} allows.")
+        for name in names:
+            chosen = [(records[i], rounds[i], grams[i]) for i in by_name[name]]
+            spec = str(specs.get(name, name))
+            convergence.append(
+                _convergence(name, spec, chosen, config, labels, smoothness or limit)
+            )
+    return Analysis(rounds, schedulers, convergence, notes)
+
+
+def _square(upper: Sequence[float]) -> Float64Array:
+    n = (math.isqrt(8 * len(upper) + 1) - 1) // 2
+    gram = np.zeros((n, n))
+    gram[np.triu_indices(n)] = upper
+    return gram + np.triu(gram, 1).T
+
+
+def _theta(spec: str) -> float:
+    """Return the theta that a scheduler's spec names; 0 for those without one, or with 1."""
+    found = re.search(r"\btheta\s*=\s*([0-9.eE+-]+)", spec)
+    theta = float(found.group(1)) if found else (0.8 if spec.startswith("ADCS") else 0.0)
+    return theta if theta < 1.0 else 0.0
+
+
+def _round(record: Row, gram: Float64Array, labels: Sequence[Any] | None, theta: float) -> Row:
+    shares = np.array(record["cohort_weights"], dtype=np.float64)
+    chosen = np.flatnonzero(shares)
+    row: Row = {key: record[key] for key in ("scheduler", "seed", "round", "bias", "gradient_norm")}
+    row["general"] = share_bound(gram, shares)
+    row.update(centred=None, theorem1=None, masses=None, clusters=None, failed=())
+    whole = chosen.size > 0 and abs(float(shares.sum()) - 1.0) < 1e-6
+    if whole:
+        row["centred"] = share_bound(gram, shares / shares.sum(), centred=True)
+    if whole and np.allclose(shares[chosen], 1.0 / chosen.size, rtol=1e-5):
+        codes = find_clusters(gram=gram) if labels is None else labels
+        check: ClusterCheck = check_clusters(
+            gram=gram,
+            m=chosen.size,
+            labels=codes,
+            quality=record["batch_losses"],
+            theta=theta,
+            chosen=chosen,
+        )
+        row["theorem1"] = check.bound
+        row["masses"] = check.mass_bound
+        row["clusters"] = int(np.unique(check.labels[chosen]).size)
+        row["failed"] = check.failed
+    return row
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _summary(name: str, rows: list[Row]) -> Row:
+    keys = ("bias", "gradient_norm", "general", "centred", "theorem1", "masses", "clusters")
+    summary: Row = {"scheduler": name, **{key: _mean([row[key] for row in rows]) for key in keys}}
+    summary["epsilon"] = max(row["bias"] for row in rows)
+    shown = [row for row in rows if row["theorem1"] is not None]
+    summary["above_theorem1"] = _mean([float(row["bias"] > row["theorem1"]) for row in shown])
+    conditions = list(dict.fromkeys(c for row in shown for c in row["failed"]))
+    summary["failed"] = {
+        condition: sum(condition in row["failed"] for row in shown) / len(shown)
+        for condition in conditions
+    }
+    return summary
+
+
+def _convergence(
+    name: str,
+    spec: str,
+    rounds: list[tuple[Row, Row, Float64Array]],
+    config: dict[str, Any],
+    labels: Sequence[Any] | None,
+    smoothness: float,
+) -> Row:
+    steps, m = int(config.get("steps", 1)), int(config["m"])
+    uniform = spec.startswith("Uniform")
+    # An update is the sum of E gradients; Theorem 2 speaks of their mean.
+    epsilon = 0.0 if uniform else max(row["bias"] for _, row, _ in rounds) / steps
+    variance = 0.0
+    if uniform:
+        variance = max(uniform_selection_variance(gram=g, m=m) for _, _, g in rounds) / steps**2
+    sigma = 0.0
+    if config.get("local", "steps") != "full":
+        sigma = math.nan
+        if labels is not None:
+            # The sum of E gradients has E times the variance of one.
+            sigma = max(batch_noise(gram, labels) for *_, gram in rounds) / math.sqrt(steps)
+    moment = max(largest_norm(gram=gram) for *_, gram in rounds) / steps
+    start = [float(np.mean(r["batch_losses"])) for r, row, _ in rounds if row["round"] == 0]
+    row: Row = {
+        "scheduler": name,
+        "L": smoothness,
+        "G": moment,
+        "sigma": sigma if math.isfinite(sigma) else None,
+        "epsilon": epsilon,
+        "nu_sel": variance,
+        "gap": max(start) if start else None,
+    }
+    terms = dict.fromkeys(("optimisation", "bias", "variance", "drift", "total"))
+    if row["gap"] is not None and row["sigma"] is not None:
+        constants = Constants(row["gap"], smoothness, m, epsilon, variance, sigma, moment)
+        bound = convergence_bound(
+            constants, lr=float(config["lr"]), rounds=int(config["rounds"]), steps=steps
+        )
+        terms = {key: getattr(bound, key) for key in terms}
+    row.update(terms)
+    row["measured"] = _mean([(r["gradient_norm"] / steps) ** 2 for _, r, _ in rounds])
+    return row
+
+
+def _notes(config: dict[str, Any], labels: Sequence[Any] | None, rounds: list[Row]) -> list[str]:
+    notes = [
+        "The general bound and the cluster bound by masses hold for every cohort.",
+        "Theorem 1 needs m <= K, Assumption 1 and an exact MAP cohort, fresh every round; its "
+        "right-hand side is shown where they fail too, and is then no bound.",
+        "epsilon is the largest bias among the evaluated rounds; those between may have larger.",
+        "f(w_0) - f* is taken as the first round's mean loss: no loss is below 0.",
+    ]
+    if labels is not None and int(config["m"]) > len(set(labels)):
+        notes.append(
+            f"Theorem 1 does not cover this run: m = {config['m']} exceeds K = {len(set(labels))}."
+        )
+    if labels is None:
+        notes.append("Clusters were found in each round's updates: the run names no groups.")
+    if config.get("local", "steps") != "full":
+        notes.append(
+            "Updates are of mini-batches: bias and gradient norm carry batch noise, and Theorem 2 "
+            "takes selection to be independent of it."
+        )
+    if any(row["theorem1"] is None for row in rounds):
+        notes.append("Cohorts with weights other than 1/m have the general bound only.")
+    return notes
