@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: run test lint unit bench clean
 
 run: $(READY)-run
-	$(BIN)/python examples/select.py
+	$(BIN)/adcs compare --fallback-data digits
 
 test: lint unit
 

@@ -20,10 +20,11 @@ from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import similarity, unit_rows
 from adcs.schedulers import Uniform
 from adcs.simulation.data import load
-from adcs.simulation.engine import Simulation, Training
+from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
 from adcs.simulation.models import MLP
 from adcs.simulation.partition import make_partition
+from adcs.simulation.training import Training
 from adcs.theory import certify
 
 Instance = tuple[np.ndarray, np.ndarray]

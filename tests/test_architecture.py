@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "simulation": {"runs", "metrics", "schedulers", "signals", "dpp"},
     "flower": {"runs", "metrics", "schedulers", "signals", "dpp"},
     "experiments": {"simulation", "theory", "runs", "metrics", "schedulers", "signals", "dpp"},
-    "cli": {"experiments", "simulation", "theory", "runs", "metrics"},
+    "cli": {"experiments", "simulation", "theory", "runs", "schedulers", "signals"},
 }
 
 

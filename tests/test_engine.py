@@ -11,11 +11,12 @@ import adcs
 from adcs.schedulers.base import Scheduler
 from adcs.schedulers.state import pack, unpack
 from adcs.simulation.data import from_arrays
-from adcs.simulation.engine import Simulation, Training
+from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation, hashes, uniforms
 from adcs.simulation.models import MLP
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import make_partition
+from adcs.simulation.training import Training
 
 
 def small_data(seed: int = 0, classes: int = 4, features: int = 6):
@@ -302,6 +303,11 @@ class TestRecords:
             right = (sim.model.predict(sim.ws[0], x).argmax(axis=1) == y).mean()
             assert record["accuracy"][client] == pytest.approx(right)
         assert record["worst"] == min(record["accuracy"])
+
+    def test_a_model_that_says_nothing_is_right_by_chance_only(self):
+        record = simulation({"u": adcs.Uniform()}).evaluate()[0]
+        assert record["average"] == pytest.approx(1 / 4)
+        assert max(record["accuracy"]) <= 1.0
 
     def test_m_above_the_clients(self):
         with pytest.raises(ValueError, match="13"):

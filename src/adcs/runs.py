@@ -18,9 +18,10 @@ import json
 import math
 import os
 import platform
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import scipy
@@ -109,6 +110,7 @@ class Writer:
     def __init__(self, path: Path, offset: int | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
+        _lock(self._file)
         if offset is not None:
             self._file.truncate(offset)
             self._file.seek(offset)
@@ -129,6 +131,21 @@ class Writer:
         line = json.dumps(plain(record), allow_nan=False, separators=(",", ":"))
         self._file.write(line.encode() + b"\n")
         self._file.flush()
+
+
+def _lock(file: BinaryIO) -> None:
+    """Wait until no other process writes the file, which a killed run's worker may for a moment."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return
+    for _ in range(100):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.1)
+    raise OSError(f"{file.name} is being written by another process")
 
 
 def plain(value: Any) -> Any:

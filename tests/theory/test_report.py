@@ -10,10 +10,11 @@ import pytest
 from adcs.runs import RunFolder
 from adcs.schedulers import ADCS, Uniform
 from adcs.simulation.data import from_arrays
-from adcs.simulation.engine import Simulation, Training
+from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
 from adcs.simulation.models import MLP
 from adcs.simulation.partition import make_partition
+from adcs.simulation.training import Training
 from adcs.theory import bias, softmax_smoothness
 from adcs.theory.figure import draw
 from adcs.theory.report import analyse

@@ -149,8 +149,12 @@ def _set_up(slots: Any) -> None:
 
 
 def _work(path: str, config: dict[str, Any], task: Task, slot: int) -> None:
+    parent = os.getppid()
+
     def progress(rounds: int) -> None:
         _slots[slot] = rounds
+        if os.getppid() != parent:
+            os._exit(1)  # Killed with no chance to stop us: whoever resumes must find us gone.
 
     run_task(RunFolder.open(path), from_dict(config), task, progress)
 

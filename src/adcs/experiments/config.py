@@ -13,11 +13,12 @@ import numpy as np
 
 from adcs.experiments.specs import make_scheduler
 from adcs.simulation.data import Dataset, load
-from adcs.simulation.engine import Simulation, Training
+from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
 from adcs.simulation.models import MLP
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import Partition, make_partition
+from adcs.simulation.training import Training
 
 PAPER_SCHEDULERS = {
     "Uniform": "Uniform",

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from adcs import metrics
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
-from adcs.schedulers.base import Cohort, Request, Scheduler
+from adcs.schedulers.base import Request, Scheduler
 from adcs.signals.report import ClientReport
 from adcs.signals.sketch import Sketch
 from adcs.simulation.federation import Federation
 from adcs.simulation.ledger import NUMBER_BYTES, Ledger, RoundBill
 from adcs.simulation.models import Model
 from adcs.simulation.network import Network, NetworkSettings
+from adcs.simulation.training import Run, Training
 from adcs.simulation.work import Chosen, FullBatch, ManySteps, OneStep, Work
 
 PER_CLIENT_LIMIT = 1000
@@ -31,50 +31,6 @@ PER_CLIENT_LIMIT = 1000
 
 GRAM_LIMIT = 50
 """With more clients than this, records leave out inner products between updates."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """How the model is trained.
-
-    Attributes
-    ----------
-    m
-        Clients per round.
-    lr
-        Learning rate of local steps.
-    server_lr
-        Learning rate of the global step; None takes `lr`, which for local steps means that the
-        new model is the mean of the clients' models.
-    local
-        "steps": `steps` mini-batch steps of SGD. "full": one step on all of a client's data.
-    steps
-        Number of local steps, E.
-    weights
-        The clients' weights p: "uniform", or "size" in proportion to their number of examples.
-    paper_literal_weights
-        Divide by m what is weighted by p already, as the paper's text does: (1/m) sum p_n g_n.
-    """
-
-    m: int
-    lr: float = 0.001
-    server_lr: float | None = None
-    local: Literal["steps", "full"] = "steps"
-    steps: int = 1
-    weights: Literal["uniform", "size"] = "uniform"
-    paper_literal_weights: bool = False
-
-
-@dataclass
-class Run:
-    """One scheduler's run: what it has learned, spent and chosen."""
-
-    name: str
-    scheduler: Scheduler
-    ledger: Ledger
-    counts: IndexArray
-    cohort: Cohort = field(default_factory=lambda: Cohort((), ()))
-    chosen: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.intp))
 
 
 class Simulation:

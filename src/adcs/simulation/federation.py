@@ -126,21 +126,20 @@ class Federation:
 
     @cached_property
     def _tested(self) -> tuple[FloatArray | None, Labels, IndexArray, Any]:
-        """The test examples that any client has, and the matrix that averages over clients'."""
+        """The test examples that any client has, and the matrix that says who has which."""
         parts = self.partition.test
         used, inverse = np.unique(np.concatenate(parts), return_inverse=True)
-        counts = np.array([part.size for part in parts])
-        rows = np.repeat(np.arange(counts.size), counts)
-        share = np.repeat(1.0 / counts, counts)
-        average = sparse.csr_matrix((share, (rows, inverse)), shape=(counts.size, used.size))
+        rows = np.repeat(np.arange(len(parts)), [part.size for part in parts])
+        shape = (len(parts), used.size)
+        holds = sparse.csr_matrix((np.ones(rows.size), (rows, inverse)), shape=shape)
         # Kept as numbers to compute with while they are not too many.
         few = used.size * self.dataset.x_test.shape[1] <= KEPT_TEST_NUMBERS
         x = self.features(self.dataset.x_test, used) if few else None
-        return x, self.dataset.y_test[used], used, average
+        return x, self.dataset.y_test[used], used, holds
 
     def test(self, model: Model, ws: FloatArray) -> list[tuple[Float64Array, Float64Array]]:
         """Return, for each run's parameters, each client's test accuracy and mean test loss."""
-        x, y, used, average = self._tested
+        x, y, used, holds = self._tested
         correct = np.empty((used.size, ws.shape[0]))
         losses = np.empty((used.size, ws.shape[0]))
         for start in range(0, used.size, TEST_CHUNK):
@@ -149,8 +148,9 @@ class Federation:
             for run, logits in enumerate(predictions(model, ws, rows)):
                 own = logits[np.arange(len(rows)), y[part]]
                 top = logits.max(axis=1)
-                correct[part, run] = own == top
+                correct[part, run] = logits.argmax(axis=1) == y[part]
                 total = np.exp(logits - top[:, None]) @ np.ones(logits.shape[1], logits.dtype)
                 losses[part, run] = np.log(total) + (top - own)
-        accuracy, loss = average @ correct, average @ losses
+        counts = np.array([part.size for part in self.partition.test])[:, None]
+        accuracy, loss = (holds @ correct) / counts, (holds @ losses) / counts
         return [(accuracy[:, run], loss[:, run]) for run in range(ws.shape[0])]

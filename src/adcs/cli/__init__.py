@@ -1,0 +1,23 @@
+"""The command line: adcs compare | reproduce | data | explain | theory."""
+
+from __future__ import annotations
+
+import sys
+
+NEEDED = ("typer", "rich", "matplotlib")
+
+
+def main() -> None:
+    """Run the command line, or say what to install if the extra `cli` is missing."""
+    from importlib.util import find_spec
+
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        print(
+            f"adcs: the command line needs {', '.join(missing)}; pip install 'adcs[cli]' brings it",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    from adcs.cli.app import app
+
+    app()

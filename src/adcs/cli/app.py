@@ -1,0 +1,65 @@
+"""The typer application and its small commands."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adcs.cli.compare import compare
+from adcs.cli.errors import guarded
+from adcs.cli.explain import explain
+from adcs.cli.reproduce import reproduce
+from adcs.cli.theory import theory
+from adcs.experiments.console import show_table
+from adcs.simulation.data import available, fetch
+
+app = typer.Typer(
+    help="Client scheduling for federated learning: compare schedulers, reproduce the paper.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data = typer.Typer(help="The data sets that are known by name.", no_args_is_help=True)
+app.add_typer(data, name="data")
+app.command()(compare)
+app.command()(reproduce)
+app.command()(explain)
+app.command()(theory)
+
+
+@app.callback()
+def _set_up() -> None:
+    # What the library says about its work (downloads, for one) goes to stderr as it is.
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("adcs").setLevel(logging.INFO)
+
+
+@data.command("list")
+@guarded
+def list_data(
+    folder: Annotated[Path | None, typer.Option(help="Look here first.")] = None,
+) -> None:
+    """List the data sets, and whether they are on this machine."""
+    rows = [
+        [entry.name, "yes" if entry.here else "no", entry.where, entry.what]
+        for entry in available(folder)
+    ]
+    show_table("Data sets", ["name", "here", "from", "what"], rows)
+    typer.echo("Your own: --data FILE.npz with x_train, y_train, x_test and y_test.")
+
+
+@data.command("fetch")
+@guarded
+def fetch_data(
+    name: Annotated[str, typer.Argument(help="Its name: see adcs data list.")],
+    folder: Annotated[Path | None, typer.Option(help="A folder that has its files.")] = None,
+) -> None:
+    """Get a data set, and check it."""
+    found = fetch(name, folder)
+    typer.echo(
+        f"{found.name}: {len(found.x_train):,} training and {len(found.x_test):,} test examples, "
+        f"{found.x_train.shape[1]} features, {found.classes} classes; from {found.source}"
+    )

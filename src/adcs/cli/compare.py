@@ -1,0 +1,254 @@
+"""adcs compare: schedulers side by side, on any data, at any setting."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adcs.cli.errors import guarded, resumable
+from adcs.cli.settings import absolute, merged, pairs, schedulers, sizes
+from adcs.experiments import wording
+from adcs.experiments.compare import run_experiment
+from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.console import console, progress, say, shout, show_table
+from adcs.experiments.folders import create_run, experiment_of, next_folder
+from adcs.experiments.report import baseline_of, results, write_report
+from adcs.experiments.tables import Row
+from adcs.runs import RunFolder
+from adcs.simulation.data import Dataset, DataUnavailable
+
+WHAT, DATA, TRAINING, RUN = "What is compared", "Data and clients", "Training", "The run"
+
+
+def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
+
+
+@guarded
+def compare(
+    scheduler: Annotated[
+        list[str] | None,
+        _option(
+            "--scheduler",
+            "-s",
+            metavar="[LABEL=]SPEC",
+            help="A scheduler such as ADCS, 'ADCS(theta=0.5)' or file.py:Class; repeat for more. "
+            "The paper's six by default.",
+            panel=WHAT,
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        _option("--baseline", metavar="LABEL", help="Take differences to this one.", panel=WHAT),
+    ] = None,
+    seeds: Annotated[
+        int | None, _option("--seeds", help="Number of seeds; several give intervals.", panel=WHAT)
+    ] = None,
+    first_seed: Annotated[
+        int | None, _option("--first-seed", help="The first of them.", panel=WHAT)
+    ] = None,
+    data: Annotated[
+        str | None,
+        _option(
+            "--data",
+            metavar="NAME|FILE.npz",
+            help="A data set (adcs data list), or a file with x_train, y_train, x_test, y_test.",
+            panel=DATA,
+        ),
+    ] = None,
+    data_folder: Annotated[
+        str | None, _option("--data-folder", help="Where the data set's files are.", panel=DATA)
+    ] = None,
+    fallback_data: Annotated[
+        str | None,
+        _option(
+            "--fallback-data", metavar="NAME", help="Used if the data cannot be had.", panel=DATA
+        ),
+    ] = None,
+    partition: Annotated[
+        str | None,
+        _option("--partition", help="by-class, dirichlet, shards or iid.", panel=DATA),
+    ] = None,
+    partition_settings: Annotated[
+        str | None,
+        _option(
+            "--partition-settings", metavar="NAME=VALUE,..", help="Such as alpha=0.1.", panel=DATA
+        ),
+    ] = None,
+    clients: Annotated[
+        int | None, _option("--clients", help="Their number, N.", panel=DATA)
+    ] = None,
+    network: Annotated[
+        str | None,
+        _option(
+            "--network",
+            metavar="NAME=VALUE,..",
+            help="Settings of the virtual network, such as availability=0.8,deadline=30.",
+            panel=DATA,
+        ),
+    ] = None,
+    m: Annotated[int | None, _option("--m", help="Clients per round.", panel=TRAINING)] = None,
+    rounds: Annotated[
+        int | None, _option("--rounds", help="Number of rounds, T.", panel=TRAINING)
+    ] = None,
+    eval_every: Annotated[
+        int | None, _option("--eval-every", help="Rounds between evaluations.", panel=TRAINING)
+    ] = None,
+    hidden: Annotated[
+        str | None,
+        _option("--hidden", metavar="SIZES", help="Hidden layers, such as 64,32.", panel=TRAINING),
+    ] = None,
+    batch_size: Annotated[
+        int | None, _option("--batch-size", help="Examples in a mini-batch.", panel=TRAINING)
+    ] = None,
+    local: Annotated[
+        str | None,
+        _option("--local", help="steps (of mini-batches) or full (batch).", panel=TRAINING),
+    ] = None,
+    steps: Annotated[int | None, _option("--steps", help="Local steps, E.", panel=TRAINING)] = None,
+    lr: Annotated[float | None, _option("--lr", help="Learning rate.", panel=TRAINING)] = None,
+    server_lr: Annotated[
+        float | None,
+        _option("--server-lr", help="The server's; the same by default.", panel=TRAINING),
+    ] = None,
+    weights: Annotated[
+        str | None, _option("--weights", help="Of clients: uniform or size.", panel=TRAINING)
+    ] = None,
+    paper_literal_weights: Annotated[
+        bool | None,
+        _option(
+            "--paper-literal-weights/--normalised-weights",
+            help="Divide twice, as the paper's text does.",
+            panel=TRAINING,
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None, _option("--dtype", help="float32 or float64.", panel=TRAINING)
+    ] = None,
+    pass_width: Annotated[
+        int | None,
+        _option("--pass-width", help="Schedulers that share a pass over the data.", panel=RUN),
+    ] = None,
+    exact: Annotated[
+        bool,
+        _option(
+            "--exact",
+            help="Run each scheduler alone: its bits then do not depend on the others.",
+            panel=RUN,
+        ),
+    ] = False,
+    config: Annotated[
+        Path | None,
+        _option("--config", metavar="FILE.toml", help="Settings; options go first.", panel=RUN),
+    ] = None,
+    out: Annotated[
+        Path | None, _option("--out", metavar="DIR", help="Default: runs/NAME-1, -2, ..", panel=RUN)
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        _option("--resume", metavar="DIR", help="Go on with an unfinished run.", panel=RUN),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        _option("--jobs", "-j", min=1, help="Processes; one for each core by default.", panel=RUN),
+    ] = None,
+) -> None:
+    """Compare schedulers: the paper's six at the paper's setting, unless options say otherwise."""
+    texts: dict[str, Any] = {
+        "schedulers": schedulers(scheduler) if scheduler else None,
+        "baseline": baseline,
+        "seeds": seeds,
+        "first_seed": first_seed,
+        "data": None if data is None else absolute(data),
+        "data_folder": data_folder,
+        "partition": partition,
+        "partition_settings": (
+            pairs(partition_settings, "--partition-settings") if partition_settings else None
+        ),
+        "clients": clients,
+        "network": pairs(network, "--network") if network else None,
+        "m": m,
+        "rounds": rounds,
+        "eval_every": eval_every,
+        "hidden": None if hidden is None else sizes(hidden),
+        "batch_size": batch_size,
+        "local": local,
+        "steps": steps,
+        "lr": lr,
+        "server_lr": server_lr,
+        "weights": weights,
+        "paper_literal_weights": paper_literal_weights,
+        "dtype": dtype,
+        "pass_width": 1 if exact else pass_width,
+    }
+    given = {key: value for key, value in texts.items() if value is not None}
+    if resume is not None:
+        if given or config is not None or out is not None:
+            stray = next(iter(given), "config" if config is not None else "out")
+            raise ValueError(
+                f"--resume keeps the settings of {resume}; {stray!r} cannot be given with it"
+            )
+        folder = RunFolder.open(resume)
+        experiment = experiment_of(folder)
+        notes = list(folder.config.get("notes", []))
+    else:
+        experiment = from_dict(merged(config, given))
+        experiment, dataset, notes = _with_data(experiment, fallback_data)
+        name = "compare" if config is None else config.stem
+        path = out or next_folder(Path("runs"), name)
+        folder = create_run(path, experiment, dataset, notes=notes)
+    _run(folder, experiment, notes, jobs)
+
+
+def _with_data(
+    experiment: Experiment, fallback: str | None
+) -> tuple[Experiment, Dataset, list[str]]:
+    """Load the data, or what to fall back on if that is wanted."""
+    try:
+        return experiment, experiment.dataset(), []
+    except DataUnavailable as error:
+        if fallback is None:
+            raise
+        say(str(error))
+        shout(f"{experiment.data} could not be had: this run is on {fallback} instead")
+        note = (
+            f"**{experiment.data} could not be had, so this run is on {fallback}: its numbers are "
+            "not the paper's.**"
+        )
+        experiment = replace(experiment, data=fallback)
+        return experiment, experiment.dataset(), [note]
+
+
+def _run(folder: RunFolder, experiment: Experiment, notes: list[str], jobs: int | None) -> None:
+    with resumable(folder.path, f"adcs compare --resume {shlex.quote(str(folder.path))}"):
+        say(f"results go to {folder.path}")
+        with progress("compare") as report:
+            run_experiment(folder, experiment, jobs=jobs, progress=report)
+        files = write_report(folder, experiment, notes)
+    show_results(results(folder, experiment), experiment)
+    if notes:
+        shout(notes[0].strip("*"))
+    say(f"{len(files)} files: {folder.path}/summary.md and {folder.path}/figures")
+
+
+def show_results(rows: Sequence[Row], experiment: Experiment) -> None:
+    """Print the table of a comparison, in two parts where it is too wide for the terminal."""
+    heads, cells = wording.table(rows)
+    widths = [max(len(line[i]) for line in [heads, *cells]) + 3 for i in range(len(heads))]
+    title = "Mean of the last tenth of evaluations"
+    if experiment.seeds > 1:
+        title += f", ± 95 % interval over {experiment.seeds} seeds"
+    if sum(widths) + 1 <= console().width:
+        show_table(title, heads, cells)
+    else:
+        show_table(title, heads[:5], [line[:5] for line in cells])
+        rest = [[line[0], *line[5:]] for line in cells]
+        show_table("Selection, and what clients spent", [heads[0], *heads[5:]], rest)
+    if experiment.seeds > 1:
+        title = f"Paired differences to {baseline_of(experiment)}, with 95 % intervals"
+        show_table(title, *wording.difference_table(rows))

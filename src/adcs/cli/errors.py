@@ -1,0 +1,86 @@
+"""Errors as people want them: one clear sentence, an exit code, nothing lost."""
+
+from __future__ import annotations
+
+import errno
+import functools
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import typer
+
+from adcs.experiments.console import say
+from adcs.simulation.data import DataUnavailable
+
+WRONG = 2
+INTERRUPTED = 130
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Stopped(Exception):
+    """The end of a command: a sentence to print, and the exit code."""
+
+    def __init__(self, sentence: str, code: int = WRONG) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def guarded(command: Callable[P, T]) -> Callable[P, T]:
+    """Turn the errors that users can do something about into a sentence on stderr."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except Stopped as stop:
+            say(f"adcs: {stop}")
+            raise typer.Exit(stop.code) from None
+        except KeyboardInterrupt:
+            say("adcs: stopped")
+            raise typer.Exit(INTERRUPTED) from None
+        except OSError as error:
+            say(f"adcs: {describe(error)}")
+            raise typer.Exit(WRONG) from None
+        except (ValueError, DataUnavailable) as error:
+            say(f"adcs: {error}")
+            raise typer.Exit(WRONG) from None
+
+    return run
+
+
+def describe(error: OSError, where: Path | None = None) -> str:
+    """Return a sentence about an error of files and disks.
+
+    >>> describe(OSError(28, "No space left on device"), Path("runs/a"))
+    'the disk is full, writing into runs/a'
+    >>> describe(FileNotFoundError("x is not a run folder"))
+    'x is not a run folder'
+    """
+    if error.errno is None:
+        return str(error)
+    place = error.filename or where
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full" + (f", writing into {place}" if place else "")
+    return f"{place}: {error.strerror}" if place else str(error.strerror)
+
+
+@contextmanager
+def resumable(folder: Path, command: str) -> Iterator[None]:
+    """Say how to go on if what happens inside is interrupted or fails for lack of something."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(f"stopped; nothing is lost, go on with: {command}", INTERRUPTED) from None
+    except OSError as error:
+        sentence = describe(error, folder)
+        raise Stopped(f"{sentence}; nothing written is lost, go on with: {command}") from error
+    except (BrokenProcessPool, MemoryError) as error:
+        raise Stopped(
+            f"a process ended before its work, perhaps for want of memory; nothing written is "
+            f"lost, go on with fewer processes: {command} --jobs 1"
+        ) from error

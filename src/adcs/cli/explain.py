@@ -1,0 +1,111 @@
+"""adcs explain: why a cohort was chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adcs.cli.errors import guarded
+from adcs.experiments import why
+from adcs.experiments.config import Experiment
+from adcs.experiments.console import progress, say, shout, show_table
+from adcs.experiments.folders import experiment_of
+from adcs.experiments.replay import replay
+from adcs.experiments.specs import make_scheduler
+from adcs.runs import RunFolder
+from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.schedulers.static_dpp import StaticDPP
+from adcs.signals.report import ClientId
+
+
+@guarded
+def explain(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    round: Annotated[int, typer.Option("--round", min=0, help="The round, counted from 0.")],
+    seed: Annotated[int | None, typer.Option(help="The seed; the first by default.")] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Its label; the first determinantal one by default.")
+    ] = None,
+    client: Annotated[str | None, typer.Option(help="Say it of this client alone.")] = None,
+) -> None:
+    """Say why a round's cohort was chosen, and what the clients left out lacked."""
+    folder = RunFolder.open(run)
+    if folder.config.get("engine") == "flower":
+        _recorded(folder, round, client)
+        return
+    experiment = experiment_of(folder)
+    label = _label(experiment, scheduler)
+    seed = experiment.first_seed if seed is None else seed
+    if seed not in experiment.seed_list:
+        seeds = ", ".join(map(str, experiment.seed_list))
+        raise ValueError(f"seed must be one of the run's, {seeds}; got {seed}")
+    if round >= experiment.rounds:
+        raise ValueError(f"round must be below {experiment.rounds}, the run's rounds; got {round}")
+    number = None if client is None else _number(client, experiment.clients)
+    with progress("replay", "rounds") as report:
+        choice, evaluated, counts = replay(experiment, seed, label, round, report)
+    _check(folder, label, seed, evaluated, counts)
+    chosen = ", ".join(map(str, choice.cohort.clients))
+    typer.echo(f"{label}, seed {seed}, round {round}: clients {chosen}")
+    if number is not None:
+        typer.echo(why.sentence(choice, number))
+        return
+    if choice.theta is not None:
+        oldest = choice.cohort.diagnostics.get("oldest_report", round)
+        typer.echo(
+            f"Each pick has the largest θ q + (1-θ) log r² at its turn, θ = {choice.theta:g}; r is "
+            f"what its update has outside the span of earlier picks. Reports are of round {oldest}."
+        )
+    found = why.tables(choice)
+    for table in found:
+        show_table(*table)
+    if not found:
+        typer.echo("This scheduler chooses at random, by seed and round.")
+
+
+def _label(experiment: Experiment, wanted: str | None) -> str:
+    labels = list(experiment.schedulers)
+    if wanted is not None:
+        if wanted not in labels:
+            raise ValueError(f"scheduler must be one of {', '.join(labels)}; got {wanted!r}")
+        return wanted
+
+    def rank(label: str) -> int:
+        made = make_scheduler(experiment.schedulers[label], seed=0)
+        return 2 * (not isinstance(made, DeterminantalScheduler)) + isinstance(made, StaticDPP)
+
+    return min(labels, key=rank)
+
+
+def _number(client: str, clients: int) -> ClientId:
+    if not client.isdecimal() or int(client) >= clients:
+        raise ValueError(f"client must be a number from 0 to {clients - 1}, got {client!r}")
+    return int(client)
+
+
+def _check(folder: RunFolder, label: str, seed: int, round: int, counts: list[int]) -> None:
+    """Warn if the replay is not the run: another version of NumPy or another processor."""
+    for record in folder.records():
+        if (record["scheduler"], record["seed"], record["round"]) == (label, seed, round):
+            if "counts" in record and record["counts"] != counts:
+                shout(
+                    f"the replay differs from the run's record at round {round}: this machine or "
+                    "its NumPy rounds differently, so what follows is about the replay"
+                )
+            return
+    say(f"the run has no record of round {round} to check the replay against")
+
+
+def _recorded(folder: RunFolder, round: int, client: str | None) -> None:
+    records = [record for record in folder.records() if record.get("round") == round]
+    if not records:
+        raise ValueError(f"{folder.path} has no record of round {round}")
+    for record in records:
+        typer.echo(f"{record.get('scheduler', 'scheduler')}, round {round}")
+        for title, heads, rows in why.recorded_tables(record):
+            kept: list[Any] = [row for row in rows if client is None or row[0] == client]
+            show_table(title, heads, kept)
+            if client is not None and not kept:
+                typer.echo(f"Client {client} was not chosen.")

@@ -1,0 +1,71 @@
+"""adcs reproduce: the paper's figures and tables."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adcs.cli.errors import guarded, resumable
+from adcs.cli.settings import absolute
+from adcs.experiments.console import console, progress, say
+from adcs.experiments.folders import next_folder
+from adcs.experiments.reproduce import Plan
+
+STYLES = {"holds": "green", "does not hold": "bold red", "undecided": "yellow"}
+
+
+@guarded
+def reproduce(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            help="figure-1, figure-2, figure-3, table-1, communication, bias, kernels, or all."
+        ),
+    ],
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds, 5 by default; 1 for a quick look.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Fewer rounds than the paper's, for a quick look.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Other data than the paper's.")] = None,
+    data_folder: Annotated[str | None, typer.Option(help="Where the data's files are.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: runs/paper-1, -2, ..")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on in this folder, or draw more from its runs.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes; one for each core.")
+    ] = None,
+) -> None:
+    """Reproduce figures and tables of the paper, and say of each claim whether it holds."""
+    given = {
+        "seeds": seeds,
+        "rounds": rounds,
+        "data": None if data is None else absolute(data),
+        "data_folder": data_folder,
+    }
+    overrides = {key: value for key, value in given.items() if value is not None}
+    if resume is not None:
+        if out is not None:
+            raise ValueError(f"--resume goes on in {resume}; --out cannot be given with it")
+        plan = Plan.resume(resume, what, overrides)
+    else:
+        base = out or next_folder(Path("runs"), "paper")
+        plan = Plan.start(base, what, overrides)
+    command = f"adcs reproduce {' '.join(what)} --resume {shlex.quote(str(plan.base))}"
+    with resumable(plan.base, command):
+        say(f"results go to {plan.base}")
+        plan.execute(jobs, progress)
+        sections = plan.report()
+    out_console = console()
+    for section in sections:
+        out_console.print(section.output.title, style="bold", markup=False)
+        for claim in section.claims:
+            out_console.print(f"  {claim.verdict}: ", style=STYLES[claim.verdict], end="")
+            text = f"{claim.text}. {claim.numbers}"
+            out_console.print(text, markup=False, highlight=False, soft_wrap=True)
+    say(f"{plan.base / 'summary.md'} has the tables, {plan.base / 'figures'} the figures")

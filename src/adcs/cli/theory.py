@@ -1,0 +1,73 @@
+"""adcs theory: the paper's bounds beside what a run measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adcs.cli.errors import guarded
+from adcs.experiments.console import say, show_table
+from adcs.experiments.plots import write_csv
+from adcs.runs import RunFolder
+from adcs.theory.figure import draw
+from adcs.theory.report import analyse
+
+BIAS = {
+    "scheduler": "scheduler",
+    "bias": "bias",
+    "gradient_norm": "‖g_N‖",
+    "general": "general bound",
+    "masses": "cluster bound",
+    "theorem1": "Theorem 1",
+    "above_theorem1": "rounds above it",
+    "epsilon": "largest bias",
+}
+CONVERGENCE = {
+    "scheduler": "scheduler",
+    "optimisation": "optimisation",
+    "bias": "bias",
+    "variance": "variance",
+    "drift": "drift",
+    "total": "bound",
+    "measured": "mean ‖g_N‖²",
+}
+
+
+@guarded
+def theory(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    smoothness: Annotated[
+        float | None, typer.Option(help="L of Theorem 2; by default the largest that lr allows.")
+    ] = None,
+) -> None:
+    """Check the assumptions of the paper's theorems on a run, and draw its bounds."""
+    folder = RunFolder.open(run)
+    found = analyse(folder, smoothness=smoothness)
+    _show("Bias and its bounds, means over rounds and seeds", BIAS, found.schedulers)
+    for row in found.schedulers:
+        failed = ", ".join(
+            f"{name} in {100 * share:.0f} %" for name, share in row["failed"].items()
+        )
+        typer.echo(f"{row['scheduler']}: conditions of Theorem 1 that fail: {failed or 'none'}")
+    if found.convergence:
+        _show("Theorem 2: a bound on the mean of ‖g_N‖²", CONVERGENCE, found.convergence)
+    for note in found.notes:
+        typer.echo(f"- {note}")
+    files = [draw(found, folder.figures / f"theory.{kind}") for kind in ("pdf", "png")]
+    heads = [key for key in found.rounds[0] if key != "failed"]
+    rows = [[row[key] for key in heads] for row in found.rounds]
+    files.append(write_csv(folder.figures / "theory.csv", heads, rows))
+    say("written: " + ", ".join(str(path) for path in files))
+
+
+def _show(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
+    cells = [[_cell(row.get(key)) for key in columns] for row in rows]
+    show_table(title, list(columns.values()), cells)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else f"{value:.4g}"

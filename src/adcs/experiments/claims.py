@@ -1,0 +1,236 @@
+"""The paper's claims, each judged by the numbers of a run: holds, or does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from adcs.experiments import wording
+from adcs.experiments.config import Experiment
+from adcs.experiments.specs import make_scheduler
+from adcs.experiments.tables import Curves, Estimate, curves, estimate, paired
+from adcs.schedulers.adcs import ADCS
+
+Verdict = Literal["holds", "does not hold", "undecided"]
+Records = Sequence[Mapping[str, Any]]
+
+NEAR_AVERAGE = 0.02
+"""An average accuracy within this of the best is competitive."""
+
+NEAR_WORST = 0.03
+"""Worst accuracies within this of each other are "almost identical"."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim, the verdict, and the numbers behind it.
+
+    >>> Claim("A beats B", "holds", "By 0.1.").verdict
+    'holds'
+    """
+
+    text: str
+    verdict: Verdict
+    numbers: str
+
+    def line(self) -> str:
+        """Return the claim as a line of Markdown.
+
+        >>> Claim("A beats B", "holds", "+0.1").line()
+        '- **holds**: A beats B. +0.1'
+        """
+        return f"- **{self.verdict}**: {self.text}. {self.numbers}"
+
+
+def above(text: str, found: Estimate) -> Claim:
+    """Judge that a difference is above zero: its whole interval must be.
+
+    >>> above("A beats B", Estimate(0.1, 0.02, 5)).verdict
+    'holds'
+    >>> above("A beats B", Estimate(0.01, 0.02, 5)).verdict
+    'does not hold'
+    >>> above("A beats B", Estimate(0.1, None, 1)).verdict
+    'undecided'
+    """
+    numbers = f"Difference {wording.difference(found)}"
+    if found.n == 0:
+        return Claim(text, "undecided", "There is no number for it.")
+    if found.half is None:
+        return Claim(text, "undecided", f"{numbers}, from one seed, which gives no interval.")
+    if found.low > 0.0:
+        return Claim(text, "holds", f"{numbers}.")
+    why = "the interval includes zero" if found.high >= 0.0 else "it is the other way round"
+    return Claim(text, "does not hold", f"{numbers}: {why}.")
+
+
+def _means(numbers: Mapping[str, Any], field: str) -> str:
+    return ", ".join(
+        f"{label} {wording.spread(estimate(v), field)}" for label, v in numbers.items()
+    )
+
+
+def judge_methods(records: Records, experiment: Experiment, labels: Sequence[str]) -> list[Claim]:
+    """Judge what the paper says about Figure 1, and about the extra work of clients."""
+    worst = curves(records, "worst", labels).last()
+    average = curves(records, "average", labels).last()
+    others = [label for label in labels if label != "ADCS"]
+    claims = [
+        above(f"ADCS has a higher worst accuracy than {other}", paired(worst["ADCS"], worst[other]))
+        for other in others
+    ]
+    means = {label: float(np.mean(average[label])) for label in labels}
+    best = max(means, key=lambda label: means[label])
+    gap = means[best] - means["ADCS"]
+    claims.append(
+        Claim(
+            f"ADCS keeps a competitive average accuracy, within {NEAR_AVERAGE} of the best",
+            "holds" if gap <= NEAR_AVERAGE else "does not hold",
+            f"ADCS {means['ADCS']:.3f}, best {best} {means[best]:.3f}, gap {gap:.3f}.",
+        )
+    )
+    claims += [
+        above(
+            f"{label} has a higher worst accuracy than Uniform",
+            paired(worst[label], worst["Uniform"]),
+        )
+        for label in ("OCS", "PowerOfChoice", "DivFL")
+    ]
+    lowest = min(worst, key=lambda label: float(np.mean(worst[label])))
+    claims.append(
+        Claim(
+            "StaticDPP has the lowest worst accuracy",
+            "holds" if lowest == "StaticDPP" else "does not hold",
+            f"Lowest is {lowest}; {_means(worst, 'worst')}.",
+        )
+    )
+    return [*claims, judge_work(records, experiment)]
+
+
+def judge_work(records: Records, experiment: Experiment, label: str = "ADCS") -> Claim:
+    """Judge the extra work of clients by the ledger: (N - m) ceil(T/R) updates over m T.
+
+    >>> record = {"scheduler": "ADCS", "seed": 0, "round": 40, "updates": 18 * 40 + 12 * 2}
+    >>> judge_work([record], Experiment(rounds=40)).verdict
+    'holds'
+    """
+    e = experiment
+    scheduler = make_scheduler(e.schedulers[label], seed=0)
+    assert isinstance(scheduler, ADCS)
+    every = scheduler.refresh_every or e.rounds
+    last = {
+        record["seed"]: record
+        for record in records
+        if record["scheduler"] == label and record["round"] == e.rounds
+    }
+    text = f"Probes cost clients 3.3 % more updates at R = {every}"
+    if not last:
+        return Claim(text, "undecided", "No run has come to its end.")
+    formula = e.m * e.rounds + (e.clients - e.m) * -(-e.rounds // every)
+    updates = sorted({int(record["updates"]) for record in last.values()})
+    extra = (updates[-1] - e.m * e.rounds) / (e.m * e.rounds)
+    exact = updates == [formula]
+    agrees = exact and round(100 * extra, 1) == 3.3
+    counted = " or ".join(f"{count:,}" for count in updates)
+    return Claim(
+        text,
+        "holds" if agrees else "does not hold",
+        f"The ledger counts {counted} updates, mT + (N - m) ceil(T/R) is {formula:,}: "
+        f"{100 * extra:.2f} % beyond mT = {e.m * e.rounds:,}.",
+    )
+
+
+def judge_theta(records: Records, labels: Sequence[str]) -> list[Claim]:
+    """Judge what the paper says about Figure 2."""
+    worst = curves(records, "worst", labels).last()
+    average = curves(records, "average", labels).last()
+    numbers = {label: float(np.mean(values)) for label, values in worst.items()}
+    tried = [label for label in labels if label != "Uniform"]
+    best = max(tried, key=lambda label: numbers[label])
+    return [
+        above(
+            "With θ = 0.2 the worst accuracy is below Uniform's",
+            paired(worst["Uniform"], worst["θ = 0.2"]),
+        ),
+        above(
+            f"With the best θ of those tried ({best}) the worst accuracy is above Uniform's",
+            paired(worst[best], worst["Uniform"]),
+        ),
+        above(
+            f"With that θ the average accuracy is above Uniform's too ({best})",
+            paired(average[best], average["Uniform"]),
+        ),
+    ]
+
+
+def fluctuation(found: Curves) -> dict[str, Any]:
+    """Return each run's standard deviation over the last tenth of evaluations.
+
+    >>> run = {"scheduler": "A", "seed": 0}
+    >>> fluctuation(curves([{**run, "round": r, "worst": r / 2} for r in (0, 1)], "worst"))
+    {'A': array([0.25])}
+    """
+    count = max(2, found.rounds.size // 10)
+    return {label: table[:, -count:].std(axis=1) for label, table in found.values.items()}
+
+
+def judge_refresh(records: Records, labels: Sequence[str]) -> list[Claim]:
+    """Judge what the paper says about Figure 3."""
+    found = curves(records, "worst", labels)
+    worst = found.last()
+    small = ["R = 1", "R = 5", "R = 20"]
+    means = [float(np.mean(worst[label])) for label in small]
+    gap = max(means) - min(means)
+    claims = [
+        Claim(
+            f"With R up to 20 the worst accuracy is almost that of R = 1, within {NEAR_WORST}",
+            "holds" if gap <= NEAR_WORST else "does not hold",
+            f"Largest gap {gap:.3f}; {_means({k: worst[k] for k in small}, 'worst')}.",
+        )
+    ]
+    moves = fluctuation(found)
+    for label in ("R = 500", "R = 2000"):
+        claims.append(
+            above(
+                f"{label} has a lower worst accuracy than R = 20",
+                paired(worst["R = 20"], worst[label]),
+            )
+        )
+        claims.append(
+            above(
+                f"{label} fluctuates more than R = 20 (standard deviation of the worst accuracy "
+                "over the last tenth of evaluations)",
+                paired(moves[label], moves["R = 20"]),
+            )
+        )
+    return claims
+
+
+def judge_bias(records: Records, labels: Sequence[str]) -> list[Claim]:
+    """Judge what the paper's comments say about the bias."""
+    found = curves(records, "bias", labels)
+    count = max(1, found.rounds.size // 10)
+    early = {label: float(np.nanmean(t[:, :count])) for label, t in found.values.items()}
+    late = {label: float(np.nanmean(t[:, -count:])) for label, t in found.values.items()}
+    top = {label: float(np.nanmax(t)) for label, t in found.values.items()}
+    grown = [label for label in labels if late[label] > early[label]]
+    thetas = [late[label] for label in labels if label != "Uniform"]
+    steps = np.diff(thetas)
+    monotone = bool((steps >= 0).all() or (steps <= 0).all())
+    shown = ", ".join(f"{x} {early[x]:.3f} → {late[x]:.3f} (max {top[x]:.3f})" for x in labels)
+    return [
+        Claim(
+            "The bias stays bounded: it is no larger in the last tenth of rounds than in the first",
+            "does not hold" if grown else "holds",
+            f"Means over the first → last tenth: {shown}.",
+        ),
+        Claim(
+            "There is no simple pattern in how θ affects the bias",
+            "does not hold" if monotone else "holds",
+            "In the last tenth it is "
+            + ("monotone" if monotone else "not monotone")
+            + f" in θ: {', '.join(f'{x:.3f}' for x in thetas)}.",
+        ),
+    ]

@@ -1,0 +1,107 @@
+"""What is shown in a terminal: progress with the time left, tables, warnings."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+LOG_SECONDS = 5.0
+"""Time between lines of the plain log."""
+
+WIDTH = 160
+"""Columns where the output is no terminal, so that tables are not folded."""
+
+Report = Callable[[int, int], None]
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return the console for results or, with stderr, for everything about them."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else WIDTH, soft_wrap=stderr)
+
+
+@contextmanager
+def progress(what: str, unit: str = "run-rounds") -> Iterator[Report]:
+    """Show progress on stderr: a live bar on a terminal, a plain line every few seconds otherwise.
+
+    Yields a function to call with the amount done and the total.
+    """
+    if sys.stderr.isatty():
+        with _bar(what) as report:
+            yield report
+    else:
+        yield plain_log(what, unit)
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Report]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(show_speed=False),
+        TimeElapsedColumn(),
+        TextColumn("elapsed,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=False) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+def plain_log(
+    what: str, unit: str, clock: Callable[[], float] = time.monotonic
+) -> Callable[[int, int], None]:
+    """Return a function that writes a line to stderr every few seconds, and one at the end."""
+    start = clock()
+    state = {"said": start, "first": -1.0, "ended": 0.0}
+
+    def report(done: int, total: int) -> None:
+        now = clock()
+        if state["first"] < 0:
+            state["first"] = float(done)
+        ended = done >= total
+        if state["ended"] or (now - state["said"] < LOG_SECONDS and not ended):
+            return
+        state["said"], state["ended"] = now, float(ended)
+        gone = done - state["first"]
+        left = (now - start) * (total - done) / gone if gone > 0 else float("nan")
+        time_left = "" if ended or left != left else f", {left:.0f} s left"
+        share = 100 * done // max(total, 1)
+        line = f"{what}: {share} % ({done:,} of {total:,} {unit}), {now - start:.0f} s{time_left}"
+        print(line, file=sys.stderr, flush=True)
+
+    return report
+
+
+def show_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; the first column is text, the others are numbers."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for i, head in enumerate(heads):
+        table.add_column(head, justify="left" if i == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def say(text: str) -> None:
+    """Print a line about the work, to stderr, as it is."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def shout(text: str) -> None:
+    """Print a line that nobody should miss."""
+    console(stderr=True).print(f" {text} ", style="bold white on red", markup=False)

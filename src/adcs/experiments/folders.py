@@ -1,0 +1,68 @@
+"""Run folders of experiments: where the next one goes, and the experiment that one holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from adcs.experiments.compare import tasks
+from adcs.experiments.config import Experiment, from_dict
+from adcs.runs import RunFolder
+from adcs.simulation.data import Dataset
+
+ENGINE = "simulation"
+
+
+def next_folder(base: Path, name: str) -> Path:
+    """Return the first of name-1, name-2, ... that does not exist under base.
+
+    >>> next_folder(Path("nowhere"), "compare").name
+    'compare-1'
+    """
+    count = 1
+    while (base / f"{name}-{count}").exists():
+        count += 1
+    return base / f"{name}-{count}"
+
+
+def create_run(
+    path: Path, experiment: Experiment, dataset: Dataset | None = None, **more: Any
+) -> RunFolder:
+    """Make the folder of an experiment's run.
+
+    The data is divided first, so that nothing is written for clients that cannot be had; the
+    clients' groups go into the config, and so does `more`.
+    """
+    groups = experiment.divide(dataset or experiment.dataset(), experiment.first_seed).groups
+    config = {"engine": ENGINE, **experiment.as_dict(), "groups": groups, **more}
+    return RunFolder.create(path, config)
+
+
+def experiment_of(folder: RunFolder) -> Experiment:
+    """Return the experiment that a run folder holds.
+
+    >>> import tempfile
+    >>> experiment = from_dict({"data": "synthetic", "clients": 10, "m": 5})
+    >>> folder = create_run(Path(tempfile.mkdtemp()) / "run", experiment)
+    >>> experiment_of(folder) == experiment
+    True
+    >>> unfinished(folder, experiment)
+    ['seed0-pass0', 'seed0-pass1']
+    """
+    config = folder.config
+    if config.get("engine") != ENGINE:
+        raise ValueError(
+            f"{folder.path} is a run of the engine {config.get('engine')!r}, not of the simulation"
+        )
+    known = Experiment.__dataclass_fields__
+    return from_dict({key: value for key, value in config.items() if key in known})
+
+
+def unfinished(folder: RunFolder, experiment: Experiment) -> list[str]:
+    """Return the tasks that have not come to their end."""
+    names = [task.name for task in tasks(experiment)]
+    return [
+        name
+        for name in names
+        if (checkpoint := folder.load_checkpoint(name)) is None or not checkpoint["done"]
+    ]

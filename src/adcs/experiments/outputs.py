@@ -1,0 +1,266 @@
+"""What is made from a run's records: a figure, its numbers, and the verdicts on claims."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adcs import metrics
+from adcs.dpp.kernel import Float64Array, alpha
+from adcs.experiments import claims, wording
+from adcs.experiments.claims import Claim, Records
+from adcs.experiments.config import Experiment
+from adcs.experiments.plots import Bars, Map, bar_figure, heat_figure, line_figure
+from adcs.experiments.report import is_png, panel
+from adcs.experiments.specs import make_scheduler
+from adcs.experiments.tables import curves, estimate, final_ratios, summarise
+from adcs.schedulers.determinantal import DeterminantalScheduler
+
+TOLERANCE = 0.015
+"""How far a ratio or a TV distance may lie from the paper's."""
+
+MOMENTS = 6
+"""Heat maps in a row."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A figure or table: the run it is made from, what is drawn, of which schedulers (all)."""
+
+    name: str
+    run: str
+    title: str
+    fields: Sequence[str] = ()
+    against: str = "round"
+    schedulers: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the summary."""
+
+    output: Output
+    claims: list[Claim]
+    text: str
+    files: list[Path]
+
+    def markdown(self) -> str:
+        """Return the section as Markdown, its figures linked."""
+        # Links are relative to the folder above the figures.
+        links = [
+            f"![{self.output.name}]({os.path.join(*path.parts[-2:])})"
+            for path in self.files
+            if is_png(path)
+        ]
+        verdicts = "\n".join(claim.line() for claim in self.claims)
+        return "\n\n".join(filter(None, [f"## {self.output.title}", verdicts, self.text, *links]))
+
+
+def make_section(
+    output: Output,
+    experiment: Experiment,
+    records: Records,
+    paper: Mapping[str, Any],
+    figures: Path,
+) -> Section:
+    """Draw an output and judge the claims that it bears on.
+
+    Parameters
+    ----------
+    output
+        What to make.
+    experiment, records
+        The run.
+    paper
+        The paper's own numbers of Table 1.
+    figures
+        Where files go.
+    """
+    labels = list(output.schedulers or experiment.schedulers)
+    stem = figures / output.name
+    if output.name == "table-1":
+        return _table_1(output, records, labels, paper, stem)
+    if output.name == "kernels":
+        return _kernels(output, experiment, records, stem)
+    panels = [panel(records, field, output.against, labels) for field in output.fields]
+    files = line_figure(stem, output.title, panels)
+    rows = summarise(records, labels, experiment.baseline)
+    text = wording.markdown(*wording.table(rows))
+    found: list[Claim] = []
+    if output.name == "figure-1":
+        found = claims.judge_methods(records, experiment, labels)
+    elif output.name == "figure-2":
+        found = claims.judge_theta(records, labels)
+    elif output.name == "figure-3":
+        found = claims.judge_refresh(records, labels)
+    elif output.name == "bias":
+        found = claims.judge_bias(records, labels)
+        text = ""
+    elif output.name == "communication":
+        text += "\n\n" + equal_time(records, labels)
+    return Section(output, found, text, files)
+
+
+def equal_time(records: Records, labels: Sequence[str]) -> str:
+    """Return what each scheduler had reached when the fastest one was done, as Markdown."""
+    seconds = curves(records, "seconds", labels)
+    tables = {field: curves(records, field, labels) for field in ("worst", "average")}
+    lines = []
+    ends = np.array([seconds.values[label][:, -1] for label in labels]).min(axis=0)
+    count = max(1, seconds.rounds.size // 10)
+    for label in labels:
+        cells = [label]
+        reached = [
+            max(int(np.searchsorted(times, end, side="right")), 1)
+            for times, end in zip(seconds.values[label], ends, strict=True)
+        ]
+        rounds = [float(seconds.rounds[place - 1]) for place in reached]
+        cells.append(f"{np.mean(rounds):,.0f}")
+        for table in tables.values():
+            numbers = [
+                float(row[max(0, place - count) : place].mean())
+                for row, place in zip(table.values[label], reached, strict=True)
+            ]
+            cells.append(wording.spread(estimate(numbers), "worst"))
+        lines.append(cells)
+    moment = wording.spread(estimate(ends), "seconds")
+    return (
+        f"At equal time, when the fastest of them is done (after {moment}):\n\n"
+        + wording.markdown(["scheduler", "rounds", "worst", "average"], lines)
+    )
+
+
+def _table_1(
+    output: Output, records: Records, labels: Sequence[str], paper: Mapping[str, Any], stem: Path
+) -> Section:
+    found, bars, lines = [], [], []
+    for label in labels:
+        theirs = np.array(paper["ratios"][label])
+        ratios = final_ratios(records, label)
+        if ratios.ndim != 2 or ratios.shape[1] != theirs.size:
+            text = f"{label}: the run has no ratios for the paper's {theirs.size} groups."
+            return Section(output, [Claim("Table 1 is reproduced", "undecided", text)], "", [])
+        parts = [estimate(column) for column in ratios.T]
+        ours = np.array([part.mean for part in parts])
+        half = np.array([part.half or 0.0 for part in parts])
+        bars.append(Bars(label, ours, half, theirs))
+        tv = estimate(metrics.total_variation(row) for row in ratios)
+        paper_tv = paper["tv"].get(label, metrics.total_variation(theirs))
+        found.append(judge_row(label, ours, theirs, tv.mean, paper_tv))
+        for who, row, distance in (("here", ours, tv.mean), ("paper", theirs, paper_tv)):
+            far = [abs(a - b) > TOLERANCE for a, b in zip(row, theirs, strict=True)]
+            cells = [_flag(wording.number(x, "ratio"), f) for x, f in zip(row, far, strict=True)]
+            apart = _flag(f"{distance:.4f}", abs(distance - paper_tv) > TOLERANCE)
+            off = f"{np.abs(ours - theirs).max():.4f}" if who == "here" else ""
+            lines.append([label, who, *cells, apart, off])
+    heads = ["method", "", *[f"group {k}" for k in range(theirs.size)], "TV", "max deviation"]
+    text = wording.markdown(heads, lines) + f"\n\n**Bold** differs by more than {TOLERANCE}."
+    names = [str(k) for k in range(theirs.size)]
+    files = bar_figure(stem, output.title, bars, names, "ratio of selections")
+    return Section(output, found, text, files)
+
+
+def _flag(text: str, far: bool) -> str:
+    return f"**{text}**" if far else text
+
+
+def judge_row(
+    label: str, ours: Float64Array, theirs: Float64Array, tv: float, paper_tv: float
+) -> Claim:
+    """Judge a row of Table 1: every ratio and the TV distance within 0.015 of the paper's.
+
+    >>> judge_row("A", np.array([0.52, 0.48]), np.array([0.5, 0.5]), 0.02, 0.0).verdict
+    'does not hold'
+    """
+    far = float(np.abs(ours - theirs).max())
+    group = int(np.abs(ours - theirs).argmax())
+    apart = abs(tv - paper_tv)
+    return Claim(
+        f"{label} selects the groups as in the paper, every ratio and the TV within {TOLERANCE}",
+        "holds" if max(far, apart) <= TOLERANCE else "does not hold",
+        f"Largest deviation of a ratio {far:.4f} (group {group}: {ours[group]:.4f}, paper "
+        f"{theirs[group]:.4f}); TV {tv:.4f}, paper {paper_tv:.4f}, {apart:.4f} apart.",
+    )
+
+
+def kernel_at(record: Mapping[str, Any], scheduler: DeterminantalScheduler) -> Float64Array:
+    """Return L = Q C Q at a record's round, from the inner products of the updates.
+
+    >>> scheduler = make_scheduler("ADCS(theta=0.5, quality='loss')", seed=0)
+    >>> record = {"gram": [4.0, 2.0, 4.0], "batch_losses": [0.0, 2.0]}
+    >>> kernel_at(record, scheduler).round(3)
+    array([[1.   , 1.359],
+           [1.359, 7.389]])
+    """
+    losses = np.array(record["batch_losses"], dtype=np.float64)
+    gram = np.zeros((losses.size, losses.size))
+    gram[np.triu_indices(losses.size)] = record["gram"]
+    gram += np.triu(gram, 1).T
+    norms = np.sqrt(np.diag(gram))
+    quality = norms if scheduler.quality == "norm" else losses
+    weights = np.exp(alpha(scheduler.theta) * quality)
+    kernel: Float64Array = gram / np.outer(norms, norms) * np.outer(weights, weights)
+    return kernel
+
+
+def _kernels(output: Output, experiment: Experiment, records: Records, stem: Path) -> Section:
+    rows = {}
+    seed = experiment.first_seed
+    lines = []
+    for label, spec in experiment.schedulers.items():
+        scheduler = make_scheduler(spec, seed)
+        assert isinstance(scheduler, DeterminantalScheduler)
+        mine = [
+            record
+            for record in records
+            if record["scheduler"] == label and record["seed"] == seed and "gram" in record
+        ]
+        places = np.unique(np.linspace(0, len(mine) - 1, MOMENTS).round().astype(int))
+        maps = [
+            Map(f"round {mine[place]['round']:,}", kernel_at(mine[place], scheduler))
+            for place in places
+        ]
+        rows[label] = maps
+        for item in maps:
+            off = item.matrix[~np.eye(len(item.matrix), dtype=bool)]
+            diagonal = np.diag(item.matrix)
+            ends = (diagonal.min(), diagonal.max(), off.min(), off.max())
+            lines.append([label, item.title, *[f"{value:.3g}" for value in ends]])
+    files = heat_figure(stem, output.title, rows, client_names(experiment))
+    heads = ["run", "moment", "least L_nn", "largest L_nn", "least L_nk", "largest L_nk"]
+    changing = [
+        float(np.abs(maps[-1].matrix - maps[0].matrix).max() / np.abs(maps[0].matrix).max())
+        for maps in rows.values()
+    ]
+    claim = Claim(
+        "The kernel is not fixed but changes over training",
+        "holds" if min(changing) > 0.1 else "does not hold",
+        "Largest change of an entry from the first to the last moment, over the largest entry: "
+        + ", ".join(f"{name} {c:.2f}" for name, c in zip(rows, changing, strict=True))
+        + ".",
+    )
+    return Section(output, [claim], wording.markdown(heads, lines), files)
+
+
+def client_names(experiment: Experiment) -> list[str]:
+    """Return a name for each client: its number, and its class where each client has one.
+
+    >>> client_names(Experiment(data="digits", clients=10, m=5))[:3]
+    ['0', '1', '2']
+    """
+    numbers = [str(client) for client in range(experiment.clients)]
+    if experiment.partition != "by-class":
+        return numbers
+    dataset = experiment.dataset()
+    if dataset.classes != experiment.clients:
+        return numbers
+    names = dataset.label_names
+    return [
+        number if name == number else f"{number} {name}"
+        for number, name in zip(numbers, names, strict=True)
+    ]

@@ -1,0 +1,232 @@
+"""Figures as PDF and PNG, each with a CSV of what is drawn.
+
+Colours are Okabe and Ito's, which people with colour-blindness tell apart; line styles differ as
+well. Nothing here computes: what is drawn comes in as panels, and goes out as lines and numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adcs.dpp.kernel import Float64Array
+
+COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C")
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (6, 1.5, 1, 1.5)),
+    (0, (3, 1)),
+    "-",
+    (0, (6, 1.5, 1, 1.5, 1, 1.5)),
+    (0, (8, 2)),
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve and its band; without a band, low and high are the curve itself."""
+
+    x: Float64Array
+    mean: Float64Array
+    low: Float64Array
+    high: Float64Array
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Axes with curves: a label for each axis, and lines by name."""
+
+    x_label: str
+    y_label: str
+    lines: Mapping[str, Line] = field(default_factory=dict)
+
+
+def line_figure(stem: Path, title: str, panels: Sequence[Panel]) -> list[Path]:
+    """Draw panels side by side under one legend; return the files written.
+
+    Parameters
+    ----------
+    stem
+        The files' path without its suffix.
+    title
+        Above the figure.
+    panels
+        What to draw. The lines of the first panel make the legend.
+    """
+    width = 6.6 if len(panels) == 1 else 4.6
+    figure, axes = _subplots(1, len(panels), width=width, height=3.6)
+    style = {
+        name: {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i % len(DASHES)]}
+        for i, name in enumerate(panels[0].lines)
+    }
+    for ax, panel in zip(axes[0], panels, strict=True):
+        for name, line in panel.lines.items():
+            ax.plot(line.x, line.mean, label=name, linewidth=1.4, **style[name])
+            if np.any(line.high > line.low):
+                colour = style[name]["color"]
+                ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
+        ax.set_xlabel(panel.x_label)
+        ax.set_ylabel(panel.y_label)
+        ax.grid(alpha=0.3, linewidth=0.5)
+        ax.margins(x=0.01)
+        # The curves set the frame; a wide band must not flatten them.
+        ends = [end(line.mean) for line in panel.lines.values() for end in (np.nanmin, np.nanmax)]
+        margin = 0.08 * (max(ends) - min(ends)) or 0.05
+        ax.set_ylim(min(ends) - margin, max(ends) + margin)
+    handles, names = axes[0][0].get_legend_handles_labels()
+    columns = min(len(names), {1: 3, 2: 4}.get(len(panels), 7))
+    figure.legend(
+        handles, names, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2
+    )
+    figure.suptitle(title)
+    header = ("panel", "line", "x", "mean", "low", "high")
+    rows = [
+        (panel.y_label.replace("\n", " "), name, *point)
+        for panel in panels
+        for name, line in panel.lines.items()
+        for point in zip(line.x, line.mean, line.low, line.high, strict=True)
+    ]
+    return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A row of bars with intervals, and reference marks beside them."""
+
+    name: str
+    values: Float64Array
+    half: Float64Array
+    reference: Float64Array
+
+
+def bar_figure(
+    stem: Path, title: str, panels: Sequence[Bars], names: Sequence[str], y_label: str
+) -> list[Path]:
+    """Draw measured bars and reference marks, a panel for each `Bars`; return the files."""
+    figure, axes = _subplots(1, len(panels), width=2.9, height=3.4, sharey=True)
+    places = np.arange(len(names))
+    for ax, bars in zip(axes[0], panels, strict=True):
+        ax.bar(places, bars.values, yerr=bars.half, color=COLOURS[2], label="measured", capsize=2)
+        ax.plot(places, bars.reference, "D", color=COLOURS[5], markersize=5, label="paper")
+        ax.set_title(bars.name, fontsize=10)
+        ax.set_xticks(places, names)
+        ax.set_xlabel("group")
+        ax.grid(axis="y", alpha=0.3, linewidth=0.5)
+        ax.set_ylim(bottom=0.0)
+    axes[0][0].set_ylabel(y_label)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+    figure.suptitle(title)
+    rows = [
+        (bars.name, name, *numbers)
+        for bars in panels
+        for name, *numbers in zip(names, bars.values, bars.half, bars.reference, strict=True)
+    ]
+    header = ("scheduler", "group", "measured", "half_interval", "paper")
+    return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
+
+
+@dataclass(frozen=True)
+class Map:
+    """A matrix at some moment."""
+
+    title: str
+    matrix: Float64Array
+
+
+def heat_figure(
+    stem: Path, title: str, rows: Mapping[str, Sequence[Map]], labels: Sequence[str]
+) -> list[Path]:
+    """Draw rows of matrices, each with a colour scale of its own; return the files."""
+    from matplotlib.colors import SymLogNorm
+
+    count = max(len(maps) for maps in rows.values())
+    figure, axes = _subplots(len(rows), count, width=2.9, height=3.1)
+    ticks = np.arange(len(labels))
+    size = 7 if len(labels) <= 12 else 5
+    for number, (line, (name, maps)) in enumerate(zip(axes, rows.items(), strict=True), start=1):
+        for ax, item in zip(line, maps, strict=False):
+            top = float(np.abs(item.matrix).max()) or 1.0
+            # Entries span orders of magnitude: linear near zero, logarithmic beyond.
+            norm = SymLogNorm(linthresh=top / 100, vmin=-top, vmax=top)
+            image = ax.imshow(item.matrix, cmap="RdBu_r", norm=norm)
+            ax.set_title(item.title, fontsize=9)
+            ax.set_xticks(ticks, labels if number == len(rows) else [], rotation=90, fontsize=size)
+            ax.set_yticks(ticks, labels if ax is line[0] else [], fontsize=size)
+            bar = figure.colorbar(image, ax=ax, shrink=0.75, ticks=_ticks(top))
+            bar.ax.set_yticklabels([f"{value:.2g}" for value in _ticks(top)])
+            bar.ax.tick_params(labelsize=6)
+            bar.ax.minorticks_off()
+        line[0].set_ylabel(name, fontsize=9)
+    figure.suptitle(f"{title}\ncolours: logarithmic beyond 1 % of a map's largest entry")
+    cells = [
+        (name, item.title, labels[i], labels[j], item.matrix[i, j])
+        for name, maps in rows.items()
+        for item in maps
+        for i in range(len(labels))
+        for j in range(len(labels))
+    ]
+    header = ("row", "moment", "client", "other_client", "entry")
+    return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, cells)]
+
+
+def _ticks(top: float) -> list[float]:
+    return [-top, -top / 10, 0.0, top / 10, top]
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
+    """Write a CSV file; numbers get six digits.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.csv"
+    >>> write_csv(path, ["x", "y"], [["a", 1 / 3]]).read_text().split()
+    ['x,y', 'a,0.333333']
+    """
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows([[_plain(value) for value in row] for row in rows])
+    return path
+
+
+def _plain(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, (float, np.floating)) else value
+
+
+def _subplots(rows: int, columns: int, *, width: float, height: float, **more: Any) -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(
+        rows,
+        columns,
+        figsize=(width * columns, height * rows + 0.6),
+        squeeze=False,
+        layout="constrained",
+        **more,
+    )
+
+
+def _save(figure: Any, stem: Path) -> list[Path]:
+    from matplotlib import pyplot
+
+    written = []
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for suffix in (".pdf", ".png"):
+        path = stem.with_suffix(suffix)
+        # The PDF's creation date would make equal figures differ.
+        extra: dict[str, Any] = {"metadata": {"CreationDate": None}} if suffix == ".pdf" else {}
+        figure.savefig(path, dpi=150, **extra)
+        figure.set_layout_engine("none")  # The layout is found: once is enough.
+        written.append(path)
+    pyplot.close(figure)
+    return written

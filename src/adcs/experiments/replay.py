@@ -1,0 +1,198 @@
+"""Why a cohort of a past round was chosen: the run is replayed up to it, and looked at.
+
+Runs are functions of their config, so nothing needs to be kept for this but the config. The replay
+has the same schedulers in its pass and the same measured rounds, and runs in a process of its own
+with one BLAS thread, as the run did; whether it meets the run's own records is checked.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from adcs.dpp.explain import Explanation, explain
+from adcs.dpp.kernel import similarity, unit_rows
+from adcs.experiments.compare import Progress, one_thread_each
+from adcs.experiments.config import Experiment, from_dict
+from adcs.schedulers.base import Cohort, Scheduler
+from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.signals.report import ClientId
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was known when a cohort was chosen.
+
+    Attributes
+    ----------
+    cohort
+        The cohort, with its diagnostics.
+    available
+        The clients to choose from.
+    theta
+        Weight of quality, for a determinantal scheduler; None for others.
+    known
+        The clients that it chose from by what they had reported, in the order of the rows of
+        `explanation`.
+    explanation
+        Picks and rows left out; None where the scheduler is not determinantal.
+    scores
+        What clients were ranked by, where they were ranked.
+    ranked_by
+        The name of that: "loss" or "norm".
+    nearest
+        For other schedulers that know updates: each client's most similar chosen one.
+    """
+
+    cohort: Cohort
+    available: tuple[ClientId, ...]
+    theta: float | None = None
+    known: tuple[ClientId, ...] = ()
+    explanation: Explanation | None = None
+    scores: Mapping[ClientId, float] = field(default_factory=dict)
+    ranked_by: str | None = None
+    nearest: Mapping[ClientId, tuple[ClientId, float]] = field(default_factory=dict)
+
+
+def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) -> Choice:
+    """Return what a scheduler knew, right after it has chosen.
+
+    >>> from adcs.schedulers import PowerOfChoice
+    >>> from adcs.signals.report import ClientReport
+    >>> scheduler = PowerOfChoice()
+    >>> scheduler.observe(0, [ClientReport(c, 0, loss=c / 2) for c in range(3)], "probe")
+    >>> choice = look(scheduler, range(3), scheduler.select(0, range(3), 1))
+    >>> choice.ranked_by, choice.scores
+    ('loss', {0: 0.0, 1: 0.5, 2: 1.0})
+    """
+    here = tuple(sorted(available, key=lambda client: (isinstance(client, str), client)))
+    diagnostics = cohort.diagnostics
+    if isinstance(scheduler, DeterminantalScheduler) and "gains" in diagnostics:
+        known = [client for client in here if scheduler.knows(scheduler.known.get(client))]
+        unit, gram = scheduler.kernel(known)
+        place = {client: i for i, client in enumerate(known)}
+        rows = [place[client] for client, _ in diagnostics["gains"]]
+        c = similarity(unit) if gram is None else gram
+        found = explain(c, rows, scheduler.scores(known), scheduler.theta)
+        return Choice(cohort, here, scheduler.theta, tuple(known), found)
+    if "scores" in diagnostics:
+        name, scores = _ranking(scheduler, here, dict(diagnostics["scores"]))
+        return Choice(cohort, here, scores=scores, ranked_by=name)
+    return Choice(cohort, here, nearest=_nearest(scheduler, here, cohort))
+
+
+def _ranking(
+    scheduler: Scheduler, here: tuple[ClientId, ...], chosen: Mapping[ClientId, float]
+) -> tuple[str, dict[ClientId, float]]:
+    """Return the reported number that the scores of the chosen are, for everyone who told it."""
+    newest = max(scheduler.known[client].round for client in chosen) if chosen else 0
+    for name in ("loss", "length"):
+        told = {
+            client: float(value)
+            for client in here
+            if (report := scheduler.known.get(client)) is not None
+            and report.round == newest
+            and (value := getattr(report, name)) is not None
+        }
+        if all(told.get(client) == score for client, score in chosen.items()):
+            return ("norm" if name == "length" else name), told
+    return "score", dict(chosen)
+
+
+def _nearest(
+    scheduler: Scheduler, here: tuple[ClientId, ...], cohort: Cohort
+) -> dict[ClientId, tuple[ClientId, float]]:
+    vectors = {
+        client: report.vector
+        for client in here
+        if (report := scheduler.known.get(client)) is not None and report.vector is not None
+    }
+    known = list(vectors)
+    columns = [i for i, client in enumerate(known) if client in cohort.clients]
+    if not columns:
+        return {}
+    c = similarity(unit_rows(np.stack([v for v in vectors.values() if v is not None])))
+    np.fill_diagonal(c, -2.0)
+    best = [columns[i] for i in c[:, columns].argmax(axis=1)]
+    return {
+        client: (known[j], float(c[i, j]))
+        for i, (client, j) in enumerate(zip(known, best, strict=True))
+        if i != j
+    }
+
+
+def replay(
+    experiment: Experiment, seed: int, label: str, round: int, progress: Progress | None = None
+) -> tuple[Choice, int, list[int]]:
+    """Replay a run up to a round; return what was known at its choice.
+
+    Returns
+    -------
+    choice
+        What was known when that round's cohort was chosen.
+    evaluated
+        The last evaluated round up to it.
+    counts
+        How often each client had been chosen before that one, to check against the record.
+    """
+    context = multiprocessing.get_context("spawn")
+    done = context.Value("q", 0, lock=False)
+    with (
+        one_thread_each(),
+        ProcessPoolExecutor(1, mp_context=context, initializer=_set_up, initargs=(done,)) as pool,
+    ):
+        future = pool.submit(_work, experiment.as_dict(), seed, label, round)
+        try:
+            while not wait([future], timeout=0.2).done:
+                if progress is not None:
+                    progress(done.value, round + 1)
+        except BaseException:
+            # Leaving the pool would wait for the end of the replay.
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
+            raise
+        found = future.result()
+    if progress is not None:
+        progress(round + 1, round + 1)
+    return found
+
+
+_done: Any = None
+
+
+def _set_up(done: Any) -> None:
+    global _done
+    _done = done
+
+
+def _work(
+    config: dict[str, Any], seed: int, label: str, round: int
+) -> tuple[Choice, int, list[int]]:
+    experiment = from_dict(config)
+    labels = next(labels for labels in experiment.passes() if label in labels)
+    simulation = experiment.simulation(seed, labels)
+    run = next(run for run in simulation.runs if run.name == label)
+    counts: list[int] = []
+    evaluated = 0
+    choices: list[Choice] = []
+    choose = run.scheduler.select
+
+    def watched(now: int, available: Sequence[ClientId], m: int) -> Cohort:
+        cohort = choose(now, available, m)
+        if now == round:
+            choices.append(look(run.scheduler, available, cohort))
+        return cohort
+
+    run.scheduler.select = watched  # type: ignore[method-assign,assignment]
+    while simulation.round <= round:
+        measured = simulation.round % experiment.eval_every == 0
+        if measured:
+            evaluated, counts = simulation.round, run.counts.tolist()
+            _done.value = simulation.round
+        simulation.step(measured=measured)
+    return choices[0], evaluated, counts

@@ -1,0 +1,166 @@
+"""What a comparison leaves behind: the table, the figures, summary.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adcs.experiments import wording
+from adcs.experiments.config import Experiment
+from adcs.experiments.plots import Line, Panel, line_figure
+from adcs.experiments.tables import Row, curves, summarise
+from adcs.runs import RunFolder, write_atomically
+
+AXES = {
+    "round": [("round", 1.0)],
+    "bytes": [("traffic up and down (MB)", 1e6), ("traffic up and down (GB)", 1e9)],
+    "seconds": [("virtual time (seconds)", 1.0), ("virtual time (hours)", 3600.0)],
+}
+"""What curves can be drawn against: labels with their units, the smallest first."""
+
+NAMES = {
+    "worst": "worst test accuracy",
+    "worst20": "mean test accuracy of the worst 20 %",
+    "average": "average test accuracy",
+    "bias": "selection bias ||g_S - g_N||",
+}
+BAND_SEEDS = 3
+"""With fewer seeds no band is drawn: the interval of two is wider than anything it shows."""
+
+SMOOTH = 40
+"""Curves are drawn as running means over a fortieth of the evaluations."""
+
+
+def panel(
+    records: Sequence[Mapping[str, Any]], field: str, against: str, labels: Sequence[str]
+) -> Panel:
+    """Return one field over rounds, bytes or seconds, with bands over seeds, ready to draw."""
+    found = curves(records, field, labels)
+    window = max(1, found.rounds.size // SMOOTH)
+    found = found.smooth(window)
+    x = {label: found.rounds.astype(np.float64) for label in labels}
+    if against != "round":
+        spent = curves(records, against, labels)
+        place = np.isin(spent.rounds, found.rounds)
+        x = {label: spent.values[label][:, place].mean(axis=0) for label in labels}
+    far = max(float(np.nanmax(values)) for values in x.values())
+    axis, unit = next(
+        ((a, u) for a, u in reversed(AXES[against]) if far >= 2 * u), AXES[against][0]
+    )
+    lines = {}
+    for label in labels:
+        mean, low, high = found.band(label)
+        if len(found.seeds) < BAND_SEEDS:
+            low = high = mean
+        elif field != "bias":  # No accuracy is outside [0, 1].
+            low, high = np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
+        lines[label] = Line(x[label] / unit, mean, low, high)
+    name = NAMES[field] + (f"\n(mean of {window} evaluations)" if window > 1 else "")
+    return Panel(axis, name, lines)
+
+
+def baseline_of(experiment: Experiment) -> str:
+    """Return the label that differences are taken against: the one set, Uniform, or the first.
+
+    >>> baseline_of(Experiment()), baseline_of(Experiment(baseline="OCS"))
+    ('Uniform', 'OCS')
+    """
+    labels = list(experiment.schedulers)
+    return experiment.baseline or ("Uniform" if "Uniform" in labels else labels[0])
+
+
+def results(folder: RunFolder, experiment: Experiment) -> list[Row]:
+    """Return the table of a comparison's records."""
+    return summarise(folder.records(), list(experiment.schedulers), baseline_of(experiment))
+
+
+def write_report(
+    folder: RunFolder, experiment: Experiment, notes: Sequence[str] = ()
+) -> list[Path]:
+    """Draw the figures and write summary.md; return the files written.
+
+    Parameters
+    ----------
+    folder, experiment
+        The run.
+    notes
+        Sentences to put before the table, such as what the data is a stand-in for.
+    """
+    records = list(folder.records())
+    labels = list(experiment.schedulers)
+    written = []
+    for against in AXES:
+        panels = [panel(records, field, against, labels) for field in ("worst", "average")]
+        title = f"{experiment.data}: {experiment.m} of {experiment.clients} clients per round"
+        stem = folder.figures / f"accuracy-by-{against}"
+        written += line_figure(stem, title, panels)
+    rows = summarise(records, labels, baseline_of(experiment))
+    text = "\n\n".join(
+        [
+            f"# Comparison of {len(labels)} schedulers",
+            setting(experiment),
+            *notes,
+            table_section(rows, experiment),
+            "## Figures",
+            "\n".join(f"![{path.stem}](figures/{path.name})" for path in written if is_png(path)),
+        ]
+    )
+    target = folder.path / "summary.md"
+    write_atomically(target, (text + "\n").encode())
+    return [*written, target]
+
+
+def is_png(path: Path) -> bool:
+    """Return whether a file is a PNG, which Markdown shows.
+
+    >>> is_png(Path("a.png")), is_png(Path("a.pdf"))
+    (True, False)
+    """
+    return path.suffix == ".png"
+
+
+def setting(experiment: Experiment) -> str:
+    """Return the setting in words.
+
+    >>> print(setting(Experiment(data="digits", rounds=500)))
+    Data digits, partition by-class, N = 30 clients, m = 18 per round, T = 500 rounds; softmax
+    regression; 1 step(s) of SGD, batch 16, lr 0.001; seed 0.
+    """
+    e = experiment
+    model = "softmax regression" if not e.hidden else f"an MLP with hidden layers {list(e.hidden)}"
+    local = "full-batch gradient descent" if e.local == "full" else f"{e.steps} step(s) of SGD"
+    seeds = f"{e.seeds} seeds" if e.seeds > 1 else f"seed {e.first_seed}"
+    return (
+        f"Data {e.data}, partition {e.partition}, N = {e.clients} clients, m = {e.m} per round, "
+        f"T = {e.rounds:,} rounds; {model}; {local}, batch {e.batch_size}, lr {e.lr:g}; {seeds}."
+    )
+
+
+def table_section(rows: Sequence[Row], experiment: Experiment) -> str:
+    """Return the table, and the differences where there are any, as Markdown."""
+    parts = ["## Table", wording.markdown(*wording.table(rows)), reading(experiment)]
+    if experiment.seeds > 1 and len(rows) > 1:
+        parts += [
+            f"## Differences to {baseline_of(experiment)}",
+            wording.markdown(*wording.difference_table(rows)),
+        ]
+    return "\n\n".join(parts)
+
+
+def reading(experiment: Experiment) -> str:
+    """Return how the table is to be read.
+
+    >>> reading(Experiment(seeds=5)).endswith("interval over 5 seeds.")
+    True
+    """
+    text = (
+        "Accuracies are means over the last tenth of evaluations; TV is the distance of the "
+        "groups' selection ratios to uniform, Jain the index of participation; updates, traffic "
+        "and virtual time include what schedulers asked for."
+    )
+    if experiment.seeds > 1:
+        return f"{text} ± is the 95 % Student interval over {experiment.seeds} seeds."
+    return f"{text} One seed: there are no intervals (--seeds 5 gives them)."

@@ -1,0 +1,202 @@
+"""The paper's figures and tables: which there are, the runs they need, and the summary.
+
+FOLDER/
+  reproduce.json       what was asked for
+  methods/, theta/ ..  run folders, each made once however many outputs draw on it
+  figures/             one PDF, PNG and CSV for each output
+  summary.md           for each claim of the paper: holds, or does not, with the numbers
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from adcs.experiments.compare import Progress, run_experiment
+from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.folders import create_run, experiment_of, unfinished
+from adcs.experiments.outputs import Output, Section, make_section
+from adcs.experiments.report import setting
+from adcs.runs import RunFolder, write_atomically
+
+
+def declared(name: str) -> dict[str, Any]:
+    """Return what a TOML file of the paper's experiments holds.
+
+    >>> declared("theta")["baseline"]
+    'Uniform'
+    """
+    text = files("adcs.experiments.paper").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def outputs() -> dict[str, Output]:
+    """Return everything that can be reproduced, by name.
+
+    >>> outputs()["table-1"].run
+    'methods'
+    """
+    return {name: Output(name=name, **entry) for name, entry in declared("outputs").items()}
+
+
+def chosen_outputs(names: Sequence[str]) -> list[str]:
+    """Return the outputs that names stand for, in the paper's order; "all" is all of them.
+
+    >>> chosen_outputs(["figure-9"])
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no 'figure-9' to reproduce; did you mean figure-3?
+    """
+    known = [*outputs(), "all"]
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise ValueError(f"there is no {name!r} to reproduce; {hint}")
+    return [name for name in outputs() if "all" in names or name in names]
+
+
+def paper_experiment(run: str, overrides: Mapping[str, Any]) -> Experiment:
+    """Return the experiment of one of the paper's runs, some settings changed for a quick look.
+
+    A run that is declared with one seed shows one seed, whatever number is asked for.
+
+    >>> paper_experiment("theta", {"seeds": 2}).seeds, paper_experiment("kernels", {}).seeds
+    (2, 1)
+    """
+    values = {**declared(run), **overrides}
+    if declared(run)["seeds"] == 1:
+        values["seeds"] = 1
+    if "rounds" in overrides:
+        # Short runs get about fifty evaluations, so that there is a curve to see.
+        paper = Experiment().eval_every
+        values.setdefault("eval_every", max(1, min(paper, overrides["rounds"] // 50)))
+    return from_dict(values)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a folder of reproductions is to hold.
+
+    Attributes
+    ----------
+    base
+        The folder.
+    names
+        The outputs.
+    overrides
+        Settings that differ from the paper's.
+    """
+
+    base: Path
+    names: tuple[str, ...]
+    overrides: Mapping[str, Any]
+
+    @classmethod
+    def start(cls, base: Path, names: Sequence[str], overrides: Mapping[str, Any]) -> Plan:
+        """Start a new folder; one that exists is never written into."""
+        if (base / "reproduce.json").exists():
+            raise FileExistsError(
+                f"{base} already holds reproductions; resume it, or choose another folder"
+            )
+        plan = cls(base, tuple(chosen_outputs(names)), dict(overrides))
+        for run in plan.runs():
+            paper_experiment(run, plan.overrides)
+        plan._save()
+        return plan
+
+    @classmethod
+    def resume(cls, base: Path, names: Sequence[str], overrides: Mapping[str, Any]) -> Plan:
+        """Go on in a folder, perhaps with further outputs; its settings stay as they are."""
+        path = base / "reproduce.json"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{base} is not a folder of reproductions: it has no reproduce.json"
+            )
+        held = json.loads(path.read_text(encoding="utf-8"))
+        for key, value in overrides.items():
+            if held["overrides"].get(key) != value:
+                kept = held["overrides"].get(key, "the paper's")
+                raise ValueError(f"{base} was started with {key} {kept}, not {value}")
+        wanted = [*held["outputs"], *chosen_outputs(names)]
+        plan = cls(base, tuple(n for n in outputs() if n in wanted), held["overrides"])
+        plan._save()
+        return plan
+
+    def _save(self) -> None:
+        content = {"outputs": list(self.names), "overrides": dict(self.overrides)}
+        write_atomically(
+            self.base / "reproduce.json", (json.dumps(content, indent=2) + "\n").encode()
+        )
+
+    def runs(self) -> list[str]:
+        """Return the runs that the outputs need, each once."""
+        every = outputs()
+        return list(dict.fromkeys(every[name].run for name in self.names))
+
+    def open(self, run: str) -> tuple[RunFolder, Experiment]:
+        """Return a run's folder, made if it is new, and its experiment."""
+        path = self.base / run
+        if (path / "config.json").is_file():
+            folder = RunFolder.open(path)
+            return folder, experiment_of(folder)
+        experiment = paper_experiment(run, self.overrides)
+        return create_run(path, experiment), experiment
+
+    def execute(
+        self,
+        jobs: int | None,
+        show: Callable[[str], AbstractContextManager[Progress]],
+    ) -> None:
+        """Run whatever is missing; `show` opens the progress of a run."""
+        runs = self.runs()
+        for number, run in enumerate(runs, start=1):
+            folder, experiment = self.open(run)
+            if unfinished(folder, experiment):
+                with show(f"{run} ({number} of {len(runs)})") as progress:
+                    run_experiment(folder, experiment, jobs=jobs, progress=progress)
+
+    def report(self) -> list[Section]:
+        """Draw every output, write summary.md, and return its sections."""
+        paper = declared("table-1")
+        every = outputs()
+        sections = []
+        records: dict[str, list[dict[str, Any]]] = {}
+        for name in self.names:
+            output = every[name]
+            folder, experiment = self.open(output.run)
+            if output.run not in records:
+                records[output.run] = list(folder.records())
+            found = records[output.run]
+            sections.append(make_section(output, experiment, found, paper, self.base / "figures"))
+        text = "\n\n".join(
+            [
+                "# The paper, reproduced",
+                self._note(),
+                *[section.markdown() for section in sections],
+            ]
+        )
+        write_atomically(self.base / "summary.md", (text + "\n").encode())
+        return sections
+
+    def _note(self) -> str:
+        experiment = paper_experiment(self.runs()[0], self.overrides)
+        lines = [setting(experiment)]
+        changed = {k: v for k, v in self.overrides.items() if k in ("rounds", "data")}
+        if changed:
+            shown = ", ".join(f"{key} = {value}" for key, value in changed.items())
+            lines.append(
+                f"**This is not the paper's setting ({shown}): the verdicts are about this one.**"
+            )
+        lines.append(
+            "A claim of a difference holds if the 95 % Student interval of the paired differences "
+            "over seeds excludes zero. Accuracies are means over the last tenth of evaluations."
+        )
+        return "\n\n".join(lines)

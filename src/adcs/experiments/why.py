@@ -1,0 +1,206 @@
+"""A past choice in words: for each pick why it is in, for each client left out what it lacked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adcs.dpp.explain import Miss
+from adcs.experiments.replay import Choice
+from adcs.signals.report import ClientId
+
+Table = tuple[str, list[str], list[list[str]]]
+
+
+def tables(choice: Choice) -> list[Table]:
+    """Return titled tables of the picks and of the clients left out."""
+    if choice.explanation is not None:
+        return _determinantal(choice)
+    if choice.ranked_by is not None:
+        return [_ranked(choice)]
+    gains = dict(choice.cohort.diagnostics.get("gains", []))
+    near = choice.nearest
+    if not gains and not near:
+        return []
+    chosen = set(choice.cohort.clients)
+    order = [*choice.cohort.clients, *[c for c in choice.available if c not in chosen]]
+    rows = [
+        [
+            str(client),
+            "yes" if client in chosen else "no",
+            _number(gains.get(client)),
+            str(near[client][0]) if client in near else "–",
+            _number(near[client][1]) if client in near else "–",
+        ]
+        for client in order
+    ]
+    heads = ["client", "chosen", "gain", "nearest chosen", "similarity"]
+    return [("Clients", heads, rows)]
+
+
+def _determinantal(choice: Choice) -> list[Table]:
+    found = choice.explanation
+    assert found is not None
+    name = choice.known
+    picks = [
+        [
+            str(name[pick.row]),
+            str(step),
+            _number(pick.quality),
+            _number(pick.score.quality),
+            _number(pick.score.diversity),
+            _number(pick.gain),
+            "–" if pick.nearest is None else str(name[pick.nearest]),
+            _number(pick.similarity),
+        ]
+        for step, pick in enumerate(found.picks)
+    ]
+    heads = ["client", "pick", "quality q", "θ q", "(1-θ) log r²", "gain"]
+    heads += ["nearest chosen", "similarity"]
+    misses = [
+        [
+            str(name[miss.row]),
+            _number(miss.quality),
+            str(miss.step),
+            str(name[miss.winner]),
+            _number(miss.score.quality - miss.winning.quality),
+            _number(miss.score.diversity - miss.winning.diversity),
+            _number(miss.score.total - miss.winning.total),
+            miss.lacked,
+            str(name[miss.nearest]),
+            _number(miss.similarity),
+        ]
+        for miss in found.left_out
+    ]
+    lost = [
+        "client",
+        "quality q",
+        "closest at pick",
+        "lost to",
+        "θ q behind",
+        "(1-θ) log r² behind",
+    ]
+    lost += ["score behind", "lacked", "nearest chosen", "similarity"]
+    return [("Chosen", heads, picks), ("Left out", lost, misses)]
+
+
+def _ranked(choice: Choice) -> Table:
+    place = {client: i for i, client in enumerate(choice.cohort.clients)}
+    scores = choice.scores
+    order = sorted(scores, key=lambda client: (place.get(client, len(place)), -scores[client]))
+    rows = [
+        [str(client), "yes" if client in place else "no", _number(scores[client])]
+        for client in order
+    ]
+    return (f"Ranked by {choice.ranked_by}", ["client", "chosen", str(choice.ranked_by)], rows)
+
+
+def sentence(choice: Choice, client: ClientId) -> str:
+    """Say of one client why it is in the cohort or not."""
+    if client not in choice.available:
+        return f"Client {client} was not available in this round."
+    chosen = client in choice.cohort.clients
+    if client in choice.cohort.diagnostics.get("drawn", []):
+        return f"Client {client} had no usable report and got its place by a seeded draw."
+    if choice.explanation is not None:
+        return _determinantal_sentence(choice, client)
+    if choice.ranked_by is not None and client in choice.scores:
+        return _ranked_sentence(choice, client, chosen)
+    if client in choice.nearest:
+        other, likeness = choice.nearest[client]
+        verb = "chosen" if chosen else "left out"
+        return (
+            f"Client {client} was {verb}; the chosen client most like it is {other} "
+            f"(similarity {likeness:.3f})."
+        )
+    how = "drawn" if chosen else "not drawn"
+    return f"Client {client} was {how}: this scheduler chooses at random."
+
+
+def _determinantal_sentence(choice: Choice, client: ClientId) -> str:
+    found, name = choice.explanation, choice.known
+    assert found is not None
+    if client not in name:
+        return f"Client {client} had no usable report and was not drawn."
+    row = name.index(client)
+    for step, pick in enumerate(found.picks):
+        if pick.row == row:
+            near = (
+                "it is the only one chosen"
+                if pick.nearest is None
+                else f"the chosen client most like it is {name[pick.nearest]} "
+                f"(similarity {pick.similarity:.3f})"
+            )
+            added = (
+                "it added no direction of its own"
+                if math.isinf(pick.gain)
+                else f"it gained {pick.gain:+.3f}: {pick.score.quality:+.3f} for quality, "
+                f"{pick.score.diversity:+.3f} for diversity"
+            )
+            return f"Client {client} was pick {step}: {added}; {near}."
+    return _missed(next(miss for miss in found.left_out if miss.row == row), name)
+
+
+def _missed(miss: Miss, name: Sequence[ClientId]) -> str:
+    client, winner, near = name[miss.row], name[miss.winner], name[miss.nearest]
+    if miss.lacked == "nothing":
+        return (
+            f"Client {client} was left out though its score was as high as that of {winner} at "
+            f"pick {miss.step}: a cap, a required client or a tie decided."
+        )
+    quality = miss.winning.quality - miss.score.quality
+    diversity = miss.winning.diversity - miss.score.diversity
+    return (
+        f"Client {client} was left out. It came closest at pick {miss.step}, "
+        f"{quality + diversity:.3f} behind client {winner}: {_behind(quality)} for quality, "
+        f"{_behind(diversity)} for diversity, so what it lacked is {miss.lacked}; the chosen "
+        f"client most like it is {near} (similarity {miss.similarity:.3f})."
+    )
+
+
+def _behind(gap: float) -> str:
+    return f"{abs(gap):.3f} {'behind' if gap >= 0 else 'ahead'}"
+
+
+def _ranked_sentence(choice: Choice, client: ClientId, chosen: bool) -> str:
+    score = choice.scores[client]
+    inside = [choice.scores[c] for c in choice.cohort.clients if c in choice.scores]
+    least = min(inside, default=float("nan"))
+    if chosen:
+        return f"Client {client} was chosen for its {choice.ranked_by}, {score:.4f}."
+    return (
+        f"Client {client} was left out: its {choice.ranked_by} is {score:.4f}, the least among "
+        f"the chosen {least:.4f}, so it lacked {least - score:.4f}."
+    )
+
+
+def recorded_tables(record: Mapping[str, Any]) -> list[Table]:
+    """Return the tables of a record that holds its cohort's diagnostics, as Flower's runs do."""
+    diagnostics: Mapping[str, Any] = record.get("diagnostics") or record
+    columns = {
+        key: {str(client): value for client, value in diagnostics[key]}
+        for key in ("quality", "gains", "scores")
+        if diagnostics.get(key)
+    }
+    drawn = [str(client) for client in diagnostics.get("drawn") or []]
+    clients = list(dict.fromkeys(c for column in columns.values() for c in column))
+    clients += [client for client in drawn if client not in clients]
+    if not clients:
+        return []
+    heads = ["client", *columns, "drawn"]
+    rows = [
+        [
+            client,
+            *[_number(column.get(client)) for column in columns.values()],
+            "yes" if client in drawn else "no",
+        ]
+        for client in clients
+    ]
+    return [("Chosen", heads, rows)]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "-∞" if value == float("-inf") else f"{value:.3f}"

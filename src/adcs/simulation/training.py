@@ -1,0 +1,56 @@
+"""How a model is trained, and what a run of it has come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from adcs.dpp.kernel import IndexArray
+from adcs.schedulers.base import Cohort, Scheduler
+from adcs.simulation.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the model is trained.
+
+    Attributes
+    ----------
+    m
+        Clients per round.
+    lr
+        Learning rate of local steps.
+    server_lr
+        Learning rate of the global step; None takes `lr`, which for local steps means that the
+        new model is the mean of the clients' models.
+    local
+        "steps": `steps` mini-batch steps of SGD. "full": one step on all of a client's data.
+    steps
+        Number of local steps, E.
+    weights
+        The clients' weights p: "uniform", or "size" in proportion to their number of examples.
+    paper_literal_weights
+        Divide by m what is weighted by p already, as the paper's text does: (1/m) sum p_n g_n.
+    """
+
+    m: int
+    lr: float = 0.001
+    server_lr: float | None = None
+    local: Literal["steps", "full"] = "steps"
+    steps: int = 1
+    weights: Literal["uniform", "size"] = "uniform"
+    paper_literal_weights: bool = False
+
+
+@dataclass
+class Run:
+    """One scheduler's run: what it has learned, spent and chosen."""
+
+    name: str
+    scheduler: Scheduler
+    ledger: Ledger
+    counts: IndexArray
+    cohort: Cohort = field(default_factory=lambda: Cohort((), ()))
+    chosen: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.intp))
