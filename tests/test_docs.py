@@ -15,7 +15,7 @@ def code_blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["docs/own_scheduler.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/own_scheduler.md", "docs/simulator.md", "README.md"])
 def test_page_runs(page: str) -> None:
     blocks = code_blocks(page)
     assert blocks
@@ -35,6 +35,6 @@ def test_own_loop() -> None:
     assert spec.loader
     own_loop = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(own_loop)
-    worst, mean = own_loop.train(adcs.ADCS(theta=0.8), rounds=120)
-    assert worst > 0.3
+    worst, mean = own_loop.train(adcs.ADCS(theta=0.8))
+    assert worst > 0.6
     assert mean > 0.85

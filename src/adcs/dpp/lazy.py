@@ -142,10 +142,10 @@ class LazySearch:
         """Start over with exact squares, the pool included; False if they are exact already."""
         if not self._rows.sharpen():
             return False
-        self._depth[:] = 0
-        self._slack[:] = 0.0  # from here on bounds that are not exact are only bounds
-        self._pool_slack[:] = 0.0
+        # Bounds that rest on no pick are computed from scratch, and exactly, before they are used.
         self._evict((self._weight > NOT).nonzero()[0], 0)
+        self._depth[:] = 0
+        self._slack[:] = 0.0
         self._ceiling = float(self._outside.max())
         return True
 
@@ -229,7 +229,8 @@ class LazySearch:
         coming = near[taken[alive.size :]]
         slots = (self._weight == NOT).nonzero()[0][: coming.size]
         self._row[slots] = coming
-        self._square[slots] = self._rows.load(slots, coming, self._bound[coming])
+        self._rows.load(slots, coming)
+        self._square[slots] = self._bound[coming]
         self._pool_slack[slots] = self._slack[coming]
         self._weight[slots] = self._all_weights[coming]
         self._outside[coming] = NOT

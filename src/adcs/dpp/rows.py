@@ -30,8 +30,8 @@ class Rows(Protocol):
     def restart(self, m: int) -> None:
         """Forget the basis; at most m vectors will follow."""
 
-    def load(self, slots: IndexArray, rows: IndexArray, bound: Float64Array) -> Float64Array:
-        """Put rows into slots of the pool and return their r^2, or the bound if that will do."""
+    def load(self, slots: IndexArray, rows: IndexArray) -> None:
+        """Put rows into slots of the pool."""
 
     def extend(self, slot: int, row: int, square: float) -> Extended:
         """Add a row of the pool to the basis.
@@ -66,12 +66,11 @@ class KernelRows:
         self._pool = np.empty((m, self._held.size))
         self._all = np.empty((m, self.n))
 
-    def load(self, slots: IndexArray, rows: IndexArray, bound: Float64Array) -> Float64Array:
+    def load(self, slots: IndexArray, rows: IndexArray) -> None:
         """Put rows into slots of the pool."""
         self._held[slots] = rows
         if self._k:
             self._pool[: self._k, slots] = self._all[: self._k].take(rows, axis=1)
-        return bound
 
     def extend(self, slot: int, row: int, square: float) -> Extended:
         """Add a row of the pool to the basis."""
@@ -160,10 +159,9 @@ class FeatureRows:
         np.fill_diagonal(gram, 1.0)
         return gram
 
-    def load(self, slots: IndexArray, rows: IndexArray, bound: Float64Array) -> Float64Array:
+    def load(self, slots: IndexArray, rows: IndexArray) -> None:
         """Put rows into slots of the pool."""
         self._pool[slots] = self._exact(rows)
-        return self._residuals(rows) if self._sharp else bound
 
     def extend(self, slot: int, row: int, square: float) -> Extended:
         """Add a row of the pool to the basis."""
@@ -185,9 +183,8 @@ class FeatureRows:
 
     def squares(self, rows: IndexArray, bound: Float64Array) -> Float64Array:
         """Return r^2 of rows of the pool in float64."""
-        return bound if self._sharp or not self._k else self._residuals(rows)
-
-    def _residuals(self, rows: IndexArray) -> Float64Array:
+        if self._sharp or not self._k:
+            return bound
         coordinates = self._exact(rows) @ self._basis[: self._k].T
         return np.asarray(1.0 - np.einsum("ij,ij->i", coordinates, coordinates))
 

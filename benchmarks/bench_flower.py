@@ -1,0 +1,171 @@
+"""What scheduling adds to a Flower federation.
+
+Part 1, at the server: 1,000 nodes on a LocalGrid, sketches of 256 numbers, a probe of everyone in
+every round. Kernel and selection are the scheduler's own `observe` and `select`; reading 1,000
+answers is timed beside them. Part 2, at the client: a local epoch over 6,000 examples of a network
+with 1,000,000 parameters, alone and as a probe; the mod's share is what sketching adds.
+
+    OPENBLAS_NUM_THREADS=1 python benchmarks/bench_flower.py [--nodes 1000] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import statistics
+import time
+from typing import Any
+
+os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+import adcs
+from adcs.flower import LocalGrid, Scheduled, probe_mod
+from adcs.flower.asking import make_probe
+from adcs.flower.replies import Model, Rules
+from adcs.schedulers.base import Request
+
+K = 256
+
+
+class Timed(adcs.ADCS):
+    """ADCS with a stopwatch around the kernel's evidence and the selection."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.seconds: list[float] = []
+
+    def observe(self, round: int, reports: Any, source: Any) -> None:
+        started = time.perf_counter()
+        super().observe(round, reports, source)
+        if source == "probe":
+            self.seconds.append(time.perf_counter() - started)
+
+    def select(self, round: int, available: Any, m: int) -> adcs.Cohort:
+        started = time.perf_counter()
+        cohort = super().select(round, available, m)
+        self.seconds[-1] += time.perf_counter() - started
+        return cohort
+
+
+def toy_app(points: np.ndarray) -> ClientApp:
+    app = ClientApp(mods=[probe_mod])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        w = message.content["arrays"]["w"].numpy()
+        step = points[int(context.node_config["partition-id"])] - w
+        metrics = MetricRecord({"train_loss": float(step @ step), "num-examples": 10})
+        arrays = ArrayRecord({"w": Array(w + 0.1 * step)})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def server(nodes: int, m: int, rounds: int) -> None:
+    points = np.random.default_rng(0).normal(size=(nodes, 1000))
+    grid = LocalGrid(toy_app(points), nodes)
+    scheduler = Timed(refresh_every=1, sketch=adcs.Sketcher(size=K))
+    strategy = Scheduled(FedAvg(fraction_evaluate=0.0), scheduler, clients_per_round=m)
+    started = time.perf_counter()
+    initial = ArrayRecord({"w": Array(np.zeros(1000))})
+    result = strategy.start(grid, initial, num_rounds=rounds)
+    whole = (time.perf_counter() - started) / rounds
+    schedule = [r["adcs-schedule-seconds"] for r in result.train_metrics_clientapp.values()]
+    kernel = 1e3 * statistics.median(scheduler.seconds)
+    reading = 1e3 * statistics.median(schedule) - kernel
+    print(f"server: {nodes} nodes, k = {K}, m = {m}, everyone probed in each of {rounds} rounds")
+    print(f"  kernel and selection {kernel:8.1f} ms a round (limit 50)")
+    print(f"  reading the answers  {reading:8.1f} ms a round")
+    print(f"  whole round          {1e3 * whole:8.1f} ms, clients' own work on one core included")
+
+
+def epoch(x: np.ndarray, y: np.ndarray, weights: list[np.ndarray], batch: int) -> float:
+    """One epoch of SGD on a two-layer network, in place; return the mean loss."""
+    a, b = weights
+    total = 0.0
+    for start in range(0, len(x), batch):
+        rows, labels = x[start : start + batch], y[start : start + batch]
+        hidden = np.maximum(rows @ a, 0.0)
+        scores = hidden @ b
+        scores -= scores.max(axis=1, keepdims=True)
+        p = np.exp(scores)
+        p /= p.sum(axis=1, keepdims=True)
+        total -= float(np.log(p[np.arange(len(rows)), labels] + 1e-12).sum())
+        p[np.arange(len(rows)), labels] -= 1.0
+        p /= len(rows)
+        back = (p @ b.T) * (hidden > 0)
+        b -= 0.05 * (hidden.T @ p)
+        a -= 0.05 * (rows.T @ back)
+    return total / len(x)
+
+
+def client(repeats: int) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.random((6000, 784), dtype=np.float32)
+    y = rng.integers(0, 10, size=6000)
+    hidden = 1_000_000 // 794 + 1
+    weights = {
+        "a": rng.normal(scale=0.03, size=(784, hidden)).astype(np.float32),
+        "b": rng.normal(scale=0.03, size=(hidden, 10)).astype(np.float32),
+    }
+    d = sum(array.size for array in weights.values())
+    spent: list[float] = []
+    app = ClientApp(mods=[probe_mod])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        started = time.perf_counter()
+        arrays = message.content["arrays"].to_numpy_ndarrays()
+        loss = epoch(x, y, arrays, batch=32)
+        new = ArrayRecord(dict(zip("ab", map(Array, arrays), strict=True)))
+        metrics = MetricRecord({"train_loss": loss, "num-examples": len(x)})
+        spent.append(time.perf_counter() - started)
+        return Message(RecordDict({"arrays": new, "metrics": metrics}), reply_to=message)
+
+    grid = LocalGrid(app, 1)
+    model = ArrayRecord({key: Array(array) for key, array in weights.items()})
+    content = RecordDict({"arrays": model, "config": ConfigRecord({"server-round": 1})})
+    training = Message(content, grid.nodes[0].node_id, "train")
+    probe = make_probe(
+        Request((0,), frozenset({"update", "loss"}), adcs.Sketcher(size=K)),
+        0,
+        {grid.nodes[0].node_id: training},
+        Model(content),
+        rules=Rules("num-examples", "train_loss"),
+        arrays=None,
+        evaluate_config=ConfigRecord(),
+    )
+    extra = []
+    for _ in range(repeats):
+        message = Message(probe.contents[grid.nodes[0].node_id], grid.nodes[0].node_id, "train")
+        started = time.perf_counter()
+        [reply] = grid.send_and_receive([message])
+        extra.append(time.perf_counter() - started - spent[-1])
+        assert "sketch" in reply.content["adcs-answer"]
+    share = 100 * statistics.median(extra) / statistics.median(spent)
+    print(f"client: d = {d:,}, an epoch over {len(x):,} examples in batches of 32")
+    print(f"  epoch                {1e3 * statistics.median(spent):8.1f} ms")
+    print(
+        f"  added by the probe   {1e3 * statistics.median(extra):8.1f} ms = {share:.2f} % (limit 5)"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--places", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    server(arguments.nodes, arguments.places, arguments.rounds)
+    client(repeats=3)
+
+
+if __name__ == "__main__":
+    main()

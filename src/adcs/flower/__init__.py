@@ -1,0 +1,17 @@
+"""A real federation: any Flower strategy, with its clients chosen by a scheduler.
+
+`Scheduled` wraps a strategy at the server, `probe_mod` answers probes at the client, and
+`LocalGrid` runs a ClientApp in this process, for tests.
+"""
+
+try:
+    import flwr.serverapp  # noqa: F401
+except ImportError as error:
+    raise ImportError("adcs.flower needs Flower: pip install 'adcs[flower]'") from error
+
+from adcs.flower.identity import key_id
+from adcs.flower.localgrid import LocalGrid, LocalNode
+from adcs.flower.mod import probe_mod
+from adcs.flower.scheduled import Scheduled
+
+__all__ = ["LocalGrid", "LocalNode", "Scheduled", "key_id", "probe_mod"]

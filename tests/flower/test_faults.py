@@ -1,0 +1,431 @@
+"""Whatever one client does, the run goes on and says what happened."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, QFedAvg
+
+import adcs
+from adcs import Sketcher
+from adcs.flower import Scheduled
+
+SKETCH = Sketcher(size=64)
+ZEROS = np.zeros(6)
+
+
+def whole(**options: Any) -> Scheduled:
+    """Everyone is probed for its update in each round, which is the training."""
+    settings = {"clients_per_round": 3, "loss_key": "train_loss", **options}
+    return Scheduled(FedAvg(), adcs.ADCS(refresh_every=1), **settings)
+
+
+def sketched(**options: Any) -> Scheduled:
+    scheduler = adcs.ADCS(refresh_every=1, sketch=SKETCH)
+    return Scheduled(FedAvg(), scheduler, **{"clients_per_round": 3, **options})
+
+
+def everyone(**options: Any) -> Scheduled:
+    """All train in each round, and nobody is probed."""
+    return Scheduled(FedAvg(), adcs.Uniform(), **{"clients_per_round": 1.0, **options})
+
+
+def garbage_array() -> ArrayRecord:
+    return ArrayRecord({"w": Array("float64", (6,), "numpy.ndarray", b"\x93NUMPY garbage")})
+
+
+BAD_TRAINING = {
+    "nan": ({"w": np.full(6, np.nan)}, "array 'w' must be finite"),
+    "infinity": ({"w": np.array([np.inf, 0, 0, 0, 0, 1])}, "array 'w' must be finite"),
+    "absurd": ({"w": np.full(6, 1e300)}, "array 'w' must be finite and at most 1e.30"),
+    "zeros": ({"w": ZEROS}, "update must have a direction|arrays must not all be zero"),
+    "shape": ({"w": np.ones((2, 3))}, r"array 'w' must have shape \(6,\), got \(2, 3\)"),
+    "integers": ({"w": np.ones(6, dtype=int)}, "array 'w' must be of float64, got int64"),
+    "key": (
+        {"arrays": ArrayRecord({"v": Array(np.ones(6))})},
+        r"must have the model's keys, got without \['w'\] and with \['v'\]",
+    ),
+    "bytes": ({"arrays": garbage_array()}, "array 'w' cannot be read"),
+    "loss": ({"metrics": {"train_loss": 1e300}}, "train_loss must be finite and at most 1e.30"),
+    "nan loss": ({"metrics": {"train_loss": math.nan}}, "train_loss must be finite"),
+    "many examples": ({"metrics": {"num-examples": 10**15}}, "num-examples must lie between 0"),
+    "no examples": ({"metrics": {"num-examples": 0}}, "num-examples must lie between 0"),
+    "minus examples": ({"metrics": {"num-examples": -4}}, "num-examples must lie between 0"),
+    "list": ({"metrics": {"num-examples": [1, 2]}}, "must hold a number num-examples"),
+    "more metrics": ({"metrics": {"extra": 1.0}}, "records must be those of the other replies"),
+}
+
+
+@pytest.mark.parametrize("make", [everyone, whole], ids=["training", "probe that is training"])
+@pytest.mark.parametrize("fault", BAD_TRAINING)
+def test_a_bad_training_reply_is_withheld_alone(
+    toy: Any, changed: Any, caplog: Any, make: Any, fault: str
+) -> None:
+    change, reason = BAD_TRAINING[fault]
+    grid = toy.grid()
+
+    def tamper(reply: Message) -> Message:
+        is_training = reply.has_content() and "arrays" in reply.content
+        return changed(reply, **change) if is_training else reply
+
+    grid.nodes[2].tamper = tamper
+    run = toy.start(make(), grid, 2)
+    assert np.isfinite(run.w).all()
+    for note in run.notes:
+        assert 2 not in note.trained
+        assert len(note.trained) == (5 if make is everyone else 3)
+        [refused] = note.refused
+        assert refused["client"] == 2
+        assert re.search(reason, refused["reason"]), refused["reason"]
+    assert "round 1: 1 replies refused: 2: " in caplog.text
+
+
+def test_a_model_of_zeros_is_withheld(toy: Any, changed: Any) -> None:
+    grid = toy.grid()
+    run = toy.start(everyone(), grid, 1)
+    grid.nodes[2].tamper = lambda reply: changed(reply, w=ZEROS) if reply.has_content() else reply
+    strategy = everyone(partition_ids=False)
+    again = strategy.start(grid, run.result.arrays, num_rounds=1)
+    assert again.train_metrics_clientapp[1]["adcs-refused"] == 1
+    assert again.train_metrics_clientapp[1]["adcs-trained"] == 5
+
+
+@pytest.mark.parametrize("missing", ["arrays", "metrics"])
+def test_a_reply_without_a_record_is_withheld(toy: Any, missing: str) -> None:
+    grid = toy.grid(mod=False)
+
+    def tamper(reply: Message) -> Message:
+        reply.content = RecordDict({k: r for k, r in reply.content.items() if k != missing})
+        return reply
+
+    grid.nodes[2].tamper = tamper
+    run = toy.start(everyone(partition_ids=False), grid, 1)
+    assert len(run.notes[0].trained) == 5
+    assert "must have one" in run.notes[0].refused[0]["reason"]
+
+
+def test_a_loss_that_the_strategy_computes_with_is_checked(toy: Any, changed: Any) -> None:
+    grid = toy.grid()
+
+    def tamper(reply: Message) -> Message:
+        is_training = reply.has_content() and "arrays" in reply.content
+        return changed(reply, metrics={"train_loss": -1.0}) if is_training else reply
+
+    grid.nodes[2].tamper = tamper
+    strategy = Scheduled(QFedAvg(client_learning_rate=0.5), adcs.Uniform(), clients_per_round=1.0)
+    run = toy.start(strategy, grid, 2)
+    assert np.isfinite(run.w).all()
+    assert run.notes[0].refused[0]["reason"] == "train_loss must not be negative, got -1"
+
+
+def test_all_replies_bad_leaves_the_model_as_it_is(toy: Any, changed: Any) -> None:
+    grid = toy.grid()
+    for node in grid.nodes:
+        node.tamper = lambda reply: (
+            changed(reply, w=np.full(6, np.nan)) if "arrays" in reply.content else reply
+        )
+    for base in (FedAvg(), FedAdam(), QFedAvg(client_learning_rate=0.5)):
+        run = toy.start(Scheduled(base, adcs.Uniform(), clients_per_round=3), grid, 2)
+        assert run.w is None
+        assert [len(note.refused) for note in run.notes] == [3, 3]
+
+
+BAD_ANSWERS = {
+    "garbage": ({"sketch": b"\x00" * 80}, "layout version 1, got 0"),
+    "short": ({"sketch": b"abc"}, "must be 80 bytes long, got 3"),
+    "no sketch": ({"norm": 1.0}, "must be 80 bytes long, got 0"),
+    "text": ({"sketch": "sketch"}, "sketch must be bytes, got str"),
+    "nan loss": ({"loss": math.nan}, "loss must be finite, got nan"),
+    "absurd loss": ({"loss": 1e300}, r"loss must be at most 1e\+30"),
+    "text loss": ({"loss": "high"}, "loss must be a number, got 'high'"),
+    "examples": ({"examples": 10**12}, "num-examples must lie between 0"),
+    "other length": (
+        {"sketch": SKETCH.sketch(np.ones(7)).encode()},
+        "sketch must be of an update of length 6, got 7",
+    ),
+    "other seed": (
+        {"sketch": Sketcher(size=64, seed=9).sketch(np.ones(6)).encode()},
+        "made with another seed",
+    ),
+    "its own refusal": ({"refused": "update must be finite"}, "update must be finite"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_ANSWERS)
+def test_a_bad_answer_to_a_probe_is_refused_alone(toy: Any, changed: Any, fault: str) -> None:
+    change, reason = BAD_ANSWERS[fault]
+    grid = toy.grid()
+
+    def tamper(reply: Message) -> Message:
+        if not reply.has_content() or "norm" not in dict(reply.content.get("adcs-answer", {})):
+            return reply
+        honest = dict(reply.content["adcs-answer"])
+        if fault == "no sketch":
+            honest.pop("sketch")
+        return changed(reply, answer={**honest, **change})
+
+    grid.nodes[2].tamper = tamper
+    run = toy.start(sketched(), grid, 2)
+    for note in run.notes:
+        assert note.answered == [0, 1, 3, 4, 5]
+        assert 2 not in note.cohort.clients
+        [refused] = note.refused
+        assert re.search(reason, refused["reason"]), refused["reason"]
+        assert (refused["client"], refused["stage"]) == (2, "probe")
+        assert len(note.trained) == 3
+
+
+def test_the_mod_says_itself_what_is_wrong_with_an_update(toy: Any) -> None:
+    toy.points[2] = np.nan
+    run = toy.start(sketched(), toy.grid(), 1)
+    [refused] = [one for one in run.notes[0].refused if one["stage"] == "probe"]
+    assert refused["client"] == 2
+    assert "array 'w' must be finite" in refused["reason"]
+    assert len(run.notes[0].trained) == 3
+
+
+@pytest.mark.parametrize("make", [sketched, whole, everyone])
+def test_a_client_app_that_raises(toy: Any, make: Any) -> None:
+    grid = toy.grid()
+    toy.points[4] = 0.0
+
+    def broken(w: np.ndarray, client: int) -> float:
+        if client == 4:
+            raise RuntimeError("out of memory")
+        return 1.0
+
+    toy.loss = broken
+    run = toy.start(make(), grid, 3)
+    for note in run.notes:
+        assert 4 not in note.trained
+        assert len(note.trained) == (5 if make is everyone else 3)
+        failed = [one for one in note.failed if one["stage"] != "evaluation"]
+        assert [one["client"] for one in failed] == [4]
+        assert "out of memory" in failed[0]["reason"]
+
+
+def test_a_node_that_is_gone_when_it_is_asked(toy: Any) -> None:
+    """The SuperLink's error comes from node 1; it is matched by the message it replies to."""
+    grid = toy.grid()
+
+    class Lagging(type(grid)):  # type: ignore[misc]
+        def get_node_ids(self) -> list[int]:
+            return [node.node_id for node in self.nodes]
+
+        def get_nodes(self) -> Any:
+            from flwr.proto.node_pb2 import NodeInfo
+
+            return [NodeInfo(node_id=node.node_id) for node in self.nodes]
+
+    lagging = Lagging(toy.app, 6)
+    strategy = sketched()
+    toy.start(strategy, lagging, 1)
+    lagging.nodes[3].online = False
+    run = toy.start(strategy, lagging, 1)
+    [note] = run.notes
+    failed = [one for one in note.failed if one["stage"] == "probe"]
+    assert [one["client"] for one in failed] == [3]
+    assert "Node Unavailable" in failed[0]["reason"]
+    assert 3 not in note.cohort.clients
+
+
+@pytest.mark.parametrize("make", [sketched, whole])
+def test_a_straggler_is_left_alone_until_it_has_answered(toy: Any, make: Any) -> None:
+    grid = toy.grid()
+    slow = grid.nodes[5]
+    strategy = make(probe_timeout=10.0)
+    toy.start(strategy, grid, 1, timeout=10.0)
+    calls = slow.calls
+    slow.delay = 25.0
+    run = toy.start(strategy, grid, 1, timeout=10.0)
+    assert run.notes[0].silent == {"probe": [5]}
+    assert 5 not in run.notes[0].cohort.clients
+    assert slow.calls == calls + 1
+
+    # It owes an answer: no probe, no training, no evaluation.
+    run = toy.start(strategy, grid, 1, timeout=10.0)
+    assert run.notes[0].owing == [5]
+    assert 5 not in run.notes[0].asked
+    assert slow.calls == calls + 1
+
+    # The answer has come: it is collected, told to the scheduler, and the node is asked again.
+    slow.delay = 0.0
+    grid.advance(25.0)
+    run = toy.start(strategy, grid, 1, timeout=10.0)
+    assert run.notes[0].late == [{"client": 5, "stage": "probe", "round": 2}]
+    assert run.notes[0].owing == []
+    assert 5 in run.notes[0].asked
+
+
+def test_a_late_answer_is_evidence(toy: Any) -> None:
+    grid = toy.grid()
+    scheduler = adcs.ADCS(refresh_every=50, sketch=SKETCH)
+    strategy = Scheduled(
+        FedAvg(), scheduler, clients_per_round=3, probe_timeout=10.0, partition_ids=False
+    )
+    grid.nodes[5].delay = 15.0
+    toy.start(strategy, grid, 1, timeout=100.0)
+    name = f"node:{grid.nodes[5].node_id}"
+    assert name not in scheduler.known
+    grid.advance(60.0)
+    toy.start(strategy, grid, 1, timeout=100.0)
+    assert scheduler.known[name].round == 0
+    assert scheduler.known[name].sketch is not None
+
+
+def test_a_straggler_in_training_is_left_alone_too(toy: Any) -> None:
+    grid = toy.grid()
+    strategy = everyone()
+    toy.start(strategy, grid, 1, timeout=10.0)
+    grid.nodes[1].delay = 12.0
+    run = toy.start(strategy, grid, 2, timeout=10.0)
+    first, second = run.notes
+    assert first.silent == {"training": [1]}
+    assert first.trained == [0, 2, 3, 4, 5]
+    # Ten seconds later it still owes its answer.
+    assert second.owing == [1]
+    grid.advance(5.0)
+    run = toy.start(strategy, grid, 1, timeout=100.0)
+    assert run.notes[0].late == [{"client": 1, "stage": "training", "round": 2}]
+    assert run.notes[0].trained == [0, 1, 2, 3, 4, 5]
+
+
+def test_patience_ends(toy: Any) -> None:
+    grid = toy.grid()
+    strategy = everyone(patience=60.0)
+    toy.start(strategy, grid, 1, timeout=10.0)
+    grid.nodes[1].delay = math.inf
+    run = toy.start(strategy, grid, 2, timeout=10.0)
+    assert [note.owing for note in run.notes] == [[], [1]]
+    grid.nodes[1].delay = 0.0
+    grid.advance(60.0)
+    run = toy.start(strategy, grid, 1, timeout=10.0)
+    assert run.notes[0].owing == []
+    assert 1 in run.notes[0].trained
+
+
+def test_nobody_answers_the_first_probe(toy: Any) -> None:
+    """A seeded draw serves, and everyone is still asked to train."""
+    grid = toy.grid()
+    strategy = sketched(probe_timeout=1.0, partition_ids=False)
+    for node in grid.nodes:
+        node.delay = 5.0
+    run = toy.start(strategy, grid, 1, timeout=100.0)
+    [note] = run.notes
+    assert len(note.silent["probe"]) == 6
+    assert note.answered == []
+    assert len(note.trained) == 3
+    clients = [f"node:{node.node_id}" for node in grid.nodes]
+    expected = adcs.ADCS(refresh_every=1, sketch=SKETCH).select(0, clients, 3).clients
+    assert note.cohort.clients == expected
+
+
+def test_nobody_answers_a_later_probe(toy: Any) -> None:
+    """The last kernel serves."""
+    grid = toy.grid()
+    strategy = sketched(probe_timeout=1.0)
+    first = toy.start(strategy, grid, 1, timeout=100.0)
+    for node in grid.nodes:
+        node.delay = 5.0
+    second = toy.start(strategy, grid, 1, timeout=100.0)
+    assert second.notes[0].answered == []
+    assert second.notes[0].cohort.clients == first.notes[0].cohort.clients
+    assert len(second.notes[0].trained) == 3
+
+
+def test_an_app_whose_evaluate_handler_fails_is_scheduled_by_a_draw(toy: Any) -> None:
+    grid = toy.grid()
+    toy.examples = lambda client: 1 / 0
+    strategy = Scheduled(FedAvg(), adcs.PowerOfChoice(), clients_per_round=2)
+    run = toy.start(strategy, grid, 1)
+    assert len([one for one in run.notes[0].failed if one["stage"] == "probe"]) == 6
+    assert len(run.notes[0].cohort.clients) == 2
+
+
+def test_fewer_nodes_than_places(toy: Any) -> None:
+    grid = toy.grid(nodes=2)
+    for make in (whole, sketched):
+        run = toy.start(make(), grid, 2)
+        assert [note.trained for note in run.notes] == [[0, 1], [0, 1]]
+
+
+def test_nodes_that_join_late_and_leave(toy: Any) -> None:
+    grid = toy.grid(nodes=4)
+    strategy = Scheduled(FedAvg(), adcs.ADCS(refresh_every=10), clients_per_round=4)
+    toy.start(strategy, grid, 1)
+    grid.add_node()
+    grid.nodes[0].online = False
+    run = toy.start(strategy, grid, 1)
+    # No probe is due, so the newcomer is there by its share of the places.
+    assert run.notes[0].asked == ()
+    assert set(run.notes[0].cohort.clients) == {1, 2, 3, 4}
+    grid.nodes[0].online = True
+    run = toy.start(strategy, grid, 1)
+    assert set(run.notes[0].cohort.clients) <= {0, 1, 2, 3, 4}
+    assert len(run.notes[0].trained) == 4
+
+
+def test_a_node_without_the_mod_is_named_once_and_scheduled_on_what_it_sent(
+    toy: Any, caplog: Any
+) -> None:
+    grid = toy.grid()
+    grid.nodes[2].app = toy.plain_app
+    run = toy.start(sketched(clients_per_round=6), grid, 3)
+    name = f"node:{grid.nodes[2].node_id}"
+    assert caplog.text.count("no probe_mod in the ClientApp") == 1
+    assert f"of node {grid.nodes[2].node_id}:" in caplog.text
+    for note in run.notes:
+        assert note.without_mod == [name]
+        assert name in note.answered
+        assert name in note.trained
+        assert note.cohort.diagnostics["drawn"] == []
+    # Its answer to the probe was its training: once a round, and nobody else less than twice.
+    trainings = [client for client, _ in toy.trained]
+    assert trainings.count(2) == 3
+    assert trainings.count(1) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"eval_acc": math.nan}, "eval_acc must be finite"),
+        ({"num-examples": -1}, "num-examples must lie between 0"),
+        ({"other": 1.0}, "records must be those of the other replies"),
+    ],
+)
+def test_a_bad_evaluation_reply_is_withheld(toy: Any, change: Any, reason: str) -> None:
+    grid = toy.grid()
+
+    def tamper(reply: Message) -> Message:
+        if reply.metadata.message_type == "evaluate":
+            metrics = MetricRecord({**dict(reply.content["metrics"]), **change})
+            reply.content = RecordDict({"metrics": metrics})
+        return reply
+
+    grid.nodes[0].tamper = tamper
+    run = toy.start(everyone(), grid, 1)
+    metrics = run.result.evaluate_metrics_clientapp[1]
+    assert metrics["eval_acc-average"] == pytest.approx(np.mean(1 / (1 + np.arange(1, 6))))
+    [refused] = run.notes[0].refused
+    assert refused["stage"] == "evaluation"
+    assert reason in refused["reason"]
+
+
+def test_a_reply_to_nothing_that_was_sent_is_ignored(toy: Any) -> None:
+    """A client cannot answer twice, or for another."""
+    grid = toy.grid()
+    strategy = everyone()
+    toy.start(strategy, grid, 1)
+
+    def double(messages: Any, timeout: Any = None) -> Any:
+        replies = list(type(grid).send_and_receive(grid, messages, timeout=timeout))
+        return replies + replies[:1]
+
+    grid.send_and_receive = double  # type: ignore[method-assign]
+    run = toy.start(strategy, grid, 1)
+    assert run.notes[0].trained == [0, 1, 2, 3, 4, 5]
