@@ -21,6 +21,9 @@ unit: $(READY)-test
 bench: $(READY)-bench
 	$(BIN)/python benchmarks/bench_map.py
 	$(BIN)/python benchmarks/bench_sketch.py
+	$(BIN)/python benchmarks/bench_simulator.py
+	$(BIN)/python benchmarks/bench_certificate.py
+	$(BIN)/python benchmarks/bench_flower.py
 
 clean:
 	rm -rf .venv
@@ -35,9 +38,9 @@ $(READY)-run: pyproject.toml | .venv
 	touch $@
 
 $(READY)-test: pyproject.toml | .venv
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,test]'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,test]'
 	touch $@
 
 $(READY)-bench: pyproject.toml | .venv
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,test,bench]'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,test,torch,bench]'
 	touch $@

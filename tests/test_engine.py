@@ -10,9 +10,10 @@ import pytest
 import adcs
 from adcs.schedulers.base import Scheduler
 from adcs.schedulers.state import pack, unpack
+from adcs.signals.hashing import hashes, uniforms
 from adcs.simulation.data import from_arrays
 from adcs.simulation.engine import Simulation
-from adcs.simulation.federation import Federation, hashes, uniforms
+from adcs.simulation.federation import Federation
 from adcs.simulation.models import MLP
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import make_partition

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from adcs.dpp.kernel import Float64Array, FloatArray
+from adcs.signals.hashing import GOLDEN, mix
 
 KINDS = ("count", "sparse", "gaussian")
 
@@ -185,6 +187,7 @@ def _check_finite(x: Float64Array, start: int) -> None:
         raise ValueError(f"update must be finite: coordinate {start + bad[0]} is {x[bad[0]]}")
 
 
+@lru_cache(maxsize=64)
 def _mix(x: int) -> int:
     """Return the first output of splitmix64 seeded with x: a fixed permutation of 64 bits."""
     return int(_hash(x, 0, 1)[0])
@@ -193,14 +196,9 @@ def _mix(x: int) -> int:
 def _hash(key: int, start: int, count: int) -> UInt64Array:
     """Return outputs start to start + count of splitmix64 seeded with key."""
     h = np.arange(start + 1, start + count + 1, dtype=np.uint64)
-    h *= np.uint64(0x9E3779B97F4A7C15)
+    h *= GOLDEN
     h += np.uint64(key)
-    h ^= h >> np.uint64(30)
-    h *= np.uint64(0xBF58476D1CE4E5B9)
-    h ^= h >> np.uint64(27)
-    h *= np.uint64(0x94D049BB133111EB)
-    h ^= h >> np.uint64(31)
-    return h
+    return mix(h)
 
 
 def _below(h: UInt64Array, bound: int) -> NDArray[np.int64]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
+from adcs.signals.hashing import GOLDEN, hashes, mix
 from adcs.simulation.data import Dataset
 from adcs.simulation.models import Labels, Model, predictions
 from adcs.simulation.partition import Partition
@@ -24,33 +25,6 @@ TEST_CHUNK = 2000
 
 KEPT_TEST_NUMBERS = 25_000_000
 """Test features are kept converted up to this many: 100 MB as float32."""
-
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the splitmix64 finaliser of each number: a hash that passes as random bits."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-def hashes(seed: int, *keys: Any) -> NDArray[np.uint64]:
-    """Return 64 random bits for each combination of keys (ints or arrays that broadcast).
-
-    >>> bool(hashes(0, 5, np.arange(3))[2] == hashes(0, 5, 2))
-    True
-    """
-    with np.errstate(over="ignore"):
-        state = mix(np.asarray(seed, dtype=np.uint64) + GOLDEN)
-        for key in keys:
-            state = mix(state + GOLDEN * (np.asarray(key, dtype=np.uint64) + np.uint64(1)))
-    return state
-
-
-def uniforms(seed: int, *keys: Any) -> Float64Array:
-    """Return a number in [0, 1) for each combination of keys."""
-    return np.asarray((hashes(seed, *keys) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
 
 
 class Federation:

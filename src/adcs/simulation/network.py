@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from adcs.dpp.kernel import Float64Array, IndexArray
-from adcs.simulation.federation import uniforms
+from adcs.signals.hashing import uniforms
 
 
 @dataclass(frozen=True)
