@@ -3,10 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: run test lint unit bench clean
+.PHONY: run federation simulation test lint unit bench clean
 
 run: $(READY)-run
 	$(BIN)/adcs compare --fallback-data digits
+
+federation simulation: $(READY)-flower
+	$(BIN)/python examples/flower-fashion-mnist/run.py $@
 
 test: lint unit
 
@@ -35,6 +38,10 @@ clean:
 
 $(READY)-run: pyproject.toml | .venv
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli]'
+	touch $@
+
+$(READY)-flower: pyproject.toml | .venv
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower]'
 	touch $@
 
 $(READY)-test: pyproject.toml | .venv

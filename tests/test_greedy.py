@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -106,6 +106,25 @@ def test_the_lazy_search_agrees_with_the_kernel_on_many_rows(theta: float, dtype
         selection = greedy_map_features(x, 60, quality=q, theta=theta)
     assert selection.indices.tolist() == expected.indices.tolist()
     assert selection.gains == pytest.approx(expected.gains, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_residuals_closer_than_float32_are_told_apart(name: str) -> None:
+    # Row i > 0 keeps half of its length outside row 0, and a little more the larger its place.
+    place = np.random.default_rng(1).permutation(40)
+    square = 0.5 + 1e-8 * place
+    x = np.zeros((41, 41))
+    x[0, 0] = 1.0
+    x[1:, 0] = np.sqrt(1.0 - square)
+    x[np.arange(1, 41), np.arange(1, 41)] = np.sqrt(square)
+    for seed in range(10):
+        # A rotation, so that float32 has something to round.
+        turned = x @ np.linalg.qr(spread(seed, 41, 41))[0]
+        with path(name, pool=41 * 41 * 4):
+            at_once = greedy_map_features(turned, 2)
+            afterwards = greedy_map_features(turned, 2, constraints=Constraints(required=[0]))
+        assert at_once.indices.tolist() == [0, 1 + int(place.argmax())]
+        assert afterwards.indices.tolist() == at_once.indices.tolist()
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -243,6 +262,25 @@ def test_rank_is_that_of_the_rows_as_they_were_given(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PATHS)
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), theta=THETAS)
+@example(seed=384, theta=1.0)
+def test_rank_withstands_picks_that_nearly_coincide(name: str, seed: int, theta: float) -> None:
+    # Quality asks for two nearly equal rows first, which magnifies the rounding of the others.
+    rng = np.random.default_rng(seed)
+    base = rng.standard_normal((4, 12))
+    x = np.vstack([base[:1], base[:1] + 1e-3 * base[1:2], rng.integers(-3, 4, (8, 4)) @ base])
+    x = np.where(x.any(axis=1, keepdims=True), x, base[:1])
+    q = np.array([9.0, 9.0] + [0.0] * 8)
+    with path(name, pool=12 * 8):
+        for selection in (
+            greedy_map(similarity(unit_rows(x)), 9, quality=q, theta=theta),
+            greedy_map_features(x, 9, quality=q, theta=theta),
+        ):
+            assert selection.rank == np.linalg.matrix_rank(x[selection.indices], tol=1e-8)
+
+
+@pytest.mark.parametrize("name", PATHS)
 def test_lengths_do_not_matter(name: str) -> None:
     x = spread(3, 15, 6)
     lengths = 10.0 ** np.linspace(-200, 200, 15)[:, None]
@@ -295,11 +333,11 @@ def test_constraints_are_obeyed(name: str, problem: Any) -> None:
 
 @pytest.mark.parametrize("name", PATHS)
 def test_required_rows_may_be_dependent(name: str) -> None:
-    x = np.vstack([np.eye(4), np.eye(4)[:1] * 2.0])
+    x = np.vstack([np.eye(4), np.eye(4)[:1] * 2.0, np.eye(4)[:1] * 3.0])
     with path(name):
-        selection = greedy_map_features(x, 4, constraints=Constraints(required=[4, 0]))
-    assert selection.indices.tolist() == [0, 4, 1, 2]
-    assert selection.gains.tolist() == [0.0, -np.inf, 0.0, 0.0]
+        selection = greedy_map_features(x, 5, constraints=Constraints(required=[5, 4, 0]))
+    assert selection.indices.tolist() == [0, 4, 5, 1, 2]
+    assert selection.gains.tolist() == [0.0, -np.inf, -np.inf, 0.0, 0.0]
     assert selection.rank == 3
 
 

@@ -17,14 +17,15 @@ from adcs.experiments.specs import make_scheduler
 from adcs.flower import LocalGrid, Scheduled
 from adcs.runs import RunFolder
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flower-fashion-mnist"
-sys.path.insert(0, str(EXAMPLE))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "flower-fashion-mnist"))
 
 from fashion.client_app import app
 from fashion.strategy import EvaluateEvery
 from fashion.table import table
 from fashion.task import workload
 from loopback import Loopback, tail
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flower-fashion-mnist"
 
 SPEC = "ADCS(theta=0.8, refresh_every=5)"
 ROUNDS, CLIENTS, M, LR, SEED = 24, 30, 18, 0.1, 3

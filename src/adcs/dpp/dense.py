@@ -6,6 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from scipy.linalg.blas import dgemv
 from scipy.linalg.lapack import dpstrf
 
 from adcs.dpp.kernel import Float64Array, IndexArray
@@ -30,12 +32,15 @@ class DenseSearch:
         n = similarity.shape[0]
         self._c, self._scoring, self._m = similarity, scoring, m
         self._floor = scoring.floor if scoring.theta < 1.0 else NOT
+        self._smallest = 1.0  # r^2 among the chosen
+        self._doubtful = scoring.doubtful(self._smallest)
         self._all_weights = scoring.weigh(quality)
         self._weight = np.full(n, NOT)  # of the rows in the race
         self._square = np.ones(n)
         self._score = np.empty(n)
         self._coordinates = np.empty((m, n))  # of all rows in the basis of the chosen ones
         self._k = 0
+        self._chosen: list[int] = []
 
     def open(self, rows: IndexArray) -> None:
         """Let rows into the race."""
@@ -47,6 +52,30 @@ class DenseSearch:
 
     def add(self) -> tuple[int, float] | None:
         """Add the best row and return it with its r^2; None if no row in the race adds anything."""
+        row = self._leader()
+        if row is None:
+            return None
+        self._weight[row] = NOT
+        square = self._square.item(row)
+        if square < self._doubtful and self._dependent(row, square):
+            return row, 0.0
+        k = self._k
+        self._k += 1
+        self._chosen.append(row)
+        if square < self._smallest:
+            self._smallest = square
+            self._doubtful = self._scoring.doubtful(square)
+        if self._k < self._m:
+            known, new = self._coordinates[:k], self._coordinates[k]
+            scale = square**-0.5
+            np.multiply(self._c[row], scale, out=new)
+            if k:
+                # new -= scale * known[:, row] @ known, in place.
+                dgemv(-scale, known.T, known[:, row], 1.0, new, overwrite_y=1)
+            self._square -= np.multiply(new, new, out=self._score)
+        return row, square
+
+    def _leader(self) -> int | None:
         weight, squares, scoring = self._weight, self._square, self._scoring
         while True:
             score = scoring.score(squares, weight, out=self._score)
@@ -54,25 +83,23 @@ class DenseSearch:
             best, square = score.item(row), squares.item(row)
             if best == NOT:
                 return None
-            if square > self._floor:
-                # Rows are in order, so the first that ties is the lowest.
-                margin = scoring.tolerance(square, weight.item(row))
-                row = int((score >= best - margin).argmax())
-                square = squares.item(row)
-            if square > self._floor:
-                break
-            weight[squares <= self._floor] = NOT
-        weight[row] = NOT
-        if square > scoring.floor:
-            k = self._k
-            self._k += 1
-            if self._k < self._m:
-                new = self._coordinates[k]
-                np.dot(self._coordinates[:k, row], self._coordinates[:k], out=new)
-                np.subtract(self._c[row], new, out=new)
-                new *= square**-0.5
-                squares -= np.multiply(new, new, out=score)
-        return row, square
+            if square <= self._floor:
+                weight[squares <= self._floor] = NOT
+                continue
+            # Rows are in order, so the first that ties is the lowest.
+            row = int((score >= best - scoring.tolerance(square, weight.item(row))).argmax())
+            square = squares.item(row)
+            if square >= self._doubtful or self._floor == NOT or not self._dependent(row, square):
+                return row
+            weight[row] = NOT
+
+    def _dependent(self, row: int, square: float) -> bool:
+        """Say whether a small r^2 is nothing but rounding."""
+        if square <= self._scoring.floor or not self._k:
+            return square <= self._scoring.floor
+        known = self._coordinates[: self._k]
+        coefficients = solve_triangular(known[:, self._chosen], known[:, row], check_finite=False)
+        return not self._scoring.significant(square, coefficients)
 
 
 def pivoted(
@@ -111,7 +138,8 @@ def pivoted(
     weight = weight[order]
     score = np.where(possible, scoring.score(squares, weight[:, None]), NOT)
     picked = squares.diagonal()
-    if picked.min() <= scoring.floor:
+    least = float(picked.min())
+    if least <= scoring.floor or least < scoring.doubtful(least):
         return None
     tied = score >= score.max(axis=0) - scoring.tolerance(picked, weight[:m])
     rows = order[:m]

@@ -20,6 +20,7 @@ from adcs.dpp.kernel import (
     IndexArray,
     as_quality,
     as_similarity,
+    check_m,
     check_theta,
     combine,
 )
@@ -28,6 +29,7 @@ from adcs.dpp.rows import FeatureRows, KernelRows
 from adcs.dpp.scoring import Scoring
 from adcs.dpp.selection import Selection
 
+_NONE = Constraints()
 _TINY = 64  # up to so many rows LAPACK's pivoted Cholesky is tried first
 _FEW = 1024  # up to so many rows the dense search is the faster one
 _GRAM, _MOST = 256, 4096  # up to so many rows the kernel is formed: always, and if m is large
@@ -52,7 +54,7 @@ def greedy_map(
     *,
     quality: ArrayLike | None = None,
     theta: float = 0.0,
-    constraints: Constraints = Constraints(),  # noqa: B008 - frozen
+    constraints: Constraints = _NONE,
 ) -> Selection:
     """Choose m rows greedily, given the similarity C (N x N, ones on its diagonal).
 
@@ -83,8 +85,8 @@ def greedy_map(
     """
     theta = check_theta(theta)
     c = as_similarity(similarity)
-    q, room = as_quality(quality, c.shape[0]), constraints.resolve(c.shape[0], m)
-    return _greedy_kernel(c, q, Scoring.of_kernel(similarity, quality, theta=theta), room, m)
+    scoring = Scoring.of_kernel(similarity, quality, theta=theta)
+    return _greedy_kernel(c, as_quality(quality, c.shape[0]), scoring, constraints, m)
 
 
 def greedy_map_features(
@@ -93,7 +95,7 @@ def greedy_map_features(
     *,
     quality: ArrayLike | None = None,
     theta: float = 0.0,
-    constraints: Constraints = Constraints(),  # noqa: B008 - frozen
+    constraints: Constraints = _NONE,
     unit: bool = False,
 ) -> Selection:
     """Choose m rows greedily, given N vectors of length d; otherwise like `greedy_map`.
@@ -117,21 +119,23 @@ def greedy_map_features(
     """
     theta = check_theta(theta)
     rows = FeatureRows(features, unit=unit)
-    q, room = as_quality(quality, rows.n), constraints.resolve(rows.n, m)
+    q, m = as_quality(quality, rows.n), check_m(m, rows.n)
     scoring = Scoring.of_features(features, quality, theta=theta)
     if rows.n <= max(_GRAM, min(2 * m, _MOST)):
-        return _greedy_kernel(rows.gram(), q, scoring, room, m)
+        return _greedy_kernel(rows.gram(), q, scoring, constraints, m)
+    room = constraints.resolve(rows.n, m)
     return _greedy(lambda: LazySearch(rows, scoring, q, m), q, scoring, room, m)
 
 
 def _greedy_kernel(
-    c: Float64Array, quality: Float64Array, scoring: Scoring, room: Room, m: int
+    c: Float64Array, quality: Float64Array, scoring: Scoring, constraints: Constraints, m: int
 ) -> Selection:
     n = c.shape[0]
-    if n <= _TINY and not room.capped and not room.required.size and room.allowed.all():
-        picks = pivoted(c, scoring, quality, m)
+    if n <= _TINY and constraints is _NONE:
+        picks = pivoted(c, scoring, quality, check_m(m, n))
         if picks is not None:
             return _selection(picks, quality, scoring)
+    room = constraints.resolve(n, m)
     if n <= _FEW:
         return _greedy(lambda: DenseSearch(c, scoring, quality, m), quality, scoring, room, m)
     rows = KernelRows(c)
@@ -157,17 +161,15 @@ def _selection(
     picks: list[tuple[int, float]], quality: Float64Array, scoring: Scoring
 ) -> Selection:
     """Return picks, each a row and its r^2, with what they are worth."""
-    rows, squares = zip(*picks, strict=True)
-    index = np.array(rows, dtype=np.intp)
-    q = quality[index]
-    rank = sum(square > scoring.floor for square in squares)
-    log_det = math.fsum(map(math.log, squares)) if rank == len(picks) else float("-inf")
+    index = np.array([row for row, _ in picks], dtype=np.intp)
+    logs = [math.log(square) if square > scoring.floor else -math.inf for _, square in picks]
+    q, log_det = quality[index], math.fsum(logs)
     return Selection(
         indices=index,
-        gains=np.array(list(map(scoring.gain, squares, q.tolist()))),
+        gains=scoring.gains(np.array(logs), q),
         log_det=log_det,
         objective=combine(log_det, float(q.sum()), scoring.theta),
-        rank=rank,
+        rank=len(logs) - logs.count(-math.inf),
     )
 
 

@@ -16,7 +16,7 @@ from adcs.dpp.rows import Rows
 from adcs.dpp.scoring import NOT, Scoring
 
 _SAMPLE = 1 << 16  # how many scores are enough to tell a quantile
-_OFTEN = 8  # picks between refills below which they come too often
+_OFTEN = 16  # picks between refills below which they come too often
 _CROWD = 64  # rows too close to call in float32, per pick, with which it is not worth going on
 
 
@@ -40,6 +40,7 @@ class LazySearch:
         self._all_weights = scoring.weigh(quality)
         self._floor = scoring.floor if scoring.theta < 1.0 else NOT
         self._k = 0  # picks that have a direction of their own
+        self._smallest = 1.0  # r^2 among them
         # Every r^2 below is an upper bound, and too large by at most its slack.
         # Outside the pool: bounds, the number of picks they rest on, and the scores they give.
         self._bound = np.ones(n)
@@ -74,16 +75,23 @@ class LazySearch:
             return None
         row, square = int(self._row[slot]), float(self._square[slot])
         self._weight[slot] = NOT
-        if self._floor == NOT:  # quality alone decided, so r^2 may be no more than a bound
-            square = float(self._rows.squares(self._row[[slot]], self._square[[slot]])[0])
-        if square > self._scoring.floor:
-            square, shrink, error = self._rows.extend(slot, row, square)
-            self._square -= shrink
-            if error is not None:
-                self._square += error
-                self._pool_slack += 2.0 * error
-            self._k += 1
+        if self._dependent(slot):
+            return row, 0.0
+        square, shrink, error = self._rows.extend(slot, row, square)
+        self._square -= shrink
+        if error is not None:
+            self._square += error
+            self._pool_slack += 2.0 * error
+        self._k += 1
+        self._smallest = min(self._smallest, square)
         return row, square
+
+    def _dependent(self, slot: int) -> bool:
+        """Say whether a row of the pool adds no direction."""
+        square, scoring = float(self._square[slot]), self._scoring
+        if square <= scoring.floor or square >= scoring.doubtful(self._smallest) or not self._k:
+            return square <= scoring.floor
+        return not self._rows.significant(slot, int(self._row[slot]), square, scoring)
 
     def _leader(self) -> int | None:
         """Return the slot of the best row in the race, after refilling the pool if need be."""
@@ -120,6 +128,9 @@ class LazySearch:
                     best - margin, best + margin, int(self._row[slot])
                 ):
                     continue
+            if self._floor > NOT and self._dependent(slot):
+                weight[slot] = NOT
+                continue
             return slot
 
     def _settle(self, tied: IndexArray) -> tuple[int, float, float]:

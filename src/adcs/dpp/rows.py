@@ -9,10 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
 
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray, as_table, unit_rows
+from adcs.dpp.scoring import Scoring
 
 _CHUNK = 1 << 22  # bytes of rows worked on at a time: small enough to stay in cache
 _POOL = 1 << 20  # the most entries of the rows in the pool
-_KERNEL_POOL = 192  # the fewest rows in the pool of a kernel
+_KERNEL_POOL = 384  # the fewest rows in the pool of a kernel
 _SMALL, _LARGE = 1e-24, 1e24  # squared lengths with which float32 neither over- nor underflows
 
 
@@ -38,6 +39,9 @@ class Rows(Protocol):
 
         Returns its r^2, by how much that of each row of the pool shrinks, and the error of that.
         """
+
+    def significant(self, slot: int, row: int, square: float, scoring: Scoring) -> bool:
+        """Say whether a small r^2 of a row of the pool is more than rounding."""
 
     def squares(self, rows: IndexArray, bound: Float64Array) -> Float64Array:
         """Return r^2 of rows of the pool exactly; bound is what the pool makes of it."""
@@ -84,6 +88,14 @@ class KernelRows:
         new /= root
         self._k += 1
         return square, new * new, None
+
+    def significant(self, slot: int, row: int, square: float, scoring: Scoring) -> bool:
+        """Say whether a small r^2 of a row of the pool is more than rounding."""
+        k = self._k
+        coefficients = solve_triangular(
+            self._factor[:k, :k], self._pool[:k, slot], trans=1, lower=True, check_finite=False
+        )
+        return scoring.significant(square, coefficients)
 
     def squares(self, rows: IndexArray, bound: Float64Array) -> Float64Array:
         """Return the bound, which is exact."""
@@ -133,7 +145,7 @@ class FeatureRows:
         self._x = rows
         self._lengths2 = squares if tame else squared_lengths(rows)
         # Rounding of a dot product of unit vectors in float32, of the basis and of the lengths.
-        self._unit = (min(self._d, 4.0 * self._d**0.5) + 4.0) * 2.0**-24
+        self._unit = (min(self._d, 2.0 * self._d**0.5) + 4.0) * 2.0**-24
 
     def restart(self, m: int) -> None:
         """Forget the basis."""
@@ -166,13 +178,8 @@ class FeatureRows:
     def extend(self, slot: int, row: int, square: float) -> Extended:
         """Add a row of the pool to the basis."""
         k = self._k
-        basis, vector = self._basis[:k], self._exact(np.array([row]))[0]
-        vector -= (basis @ vector) @ basis
+        vector = self._remainder(row)
         square = float(vector @ vector)
-        if square < 0.1:
-            # What is left is small beside what was taken away, so a second pass is needed.
-            vector -= (basis @ vector) @ basis
-            square = float(vector @ vector)
         vector /= square**0.5
         self._basis[k] = self._rough[k] = vector
         self._k += 1
@@ -180,6 +187,21 @@ class FeatureRows:
             return square, (self._pool @ vector) ** 2, None
         shrink = (self._pool @ self._rough[k]).astype(np.float64) ** 2
         return square, shrink, self._error(1, shrink)
+
+    def significant(self, slot: int, row: int, square: float, scoring: Scoring) -> bool:
+        """Say whether a small r^2 of a row of the pool is more than rounding."""
+        vector = self._remainder(row)
+        return float(vector @ vector) > scoring.floor
+
+    def _remainder(self, row: int) -> Float64Array:
+        """Return what is left of a row outside the basis."""
+        basis = self._basis[: self._k]
+        vector: Float64Array = self._exact(np.array([row]))[0]
+        vector -= (basis @ vector) @ basis
+        if vector @ vector < 0.1:
+            # What is left is small beside what was taken away, so a second pass is needed.
+            vector -= (basis @ vector) @ basis
+        return vector
 
     def squares(self, rows: IndexArray, bound: Float64Array) -> Float64Array:
         """Return r^2 of rows of the pool in float64."""

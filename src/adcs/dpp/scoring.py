@@ -24,8 +24,8 @@ NOT = -np.inf  # the score of a row that is not in the race
 def precision(array: ArrayLike) -> float:
     """Return the relative rounding of the numbers in array as they were given.
 
-    >>> precision(np.zeros(2, dtype=np.float32)) == np.finfo(np.float32).eps
-    True
+    >>> precision(np.zeros(2, dtype=np.float32))
+    1.1920928955078125e-07
     """
     dtype = getattr(array, "dtype", None)
     return float(np.finfo(dtype).eps) if dtype is not None and dtype.kind == "f" else EPS
@@ -51,8 +51,8 @@ class Scoring:
     Examples
     --------
     >>> scoring = Scoring.of_features(np.eye(2), None, theta=0.0)
-    >>> scoring.gain(0.25, 0.0)
-    -1.386...
+    >>> scoring.gains(np.log([1.0, 0.25]), np.zeros(2)).round(3)
+    array([ 0.   , -1.386])
     """
 
     theta: float
@@ -79,6 +79,22 @@ class Scoring:
         floor = max(64 * EPS, (64 * eps) ** 2)
         tilt = eps if eps > EPS else 0.0
         return cls(theta, floor, 256 * EPS, tilt, 2 * quality_precision(quality))
+
+    def doubtful(self, smallest: float) -> float:
+        """Return the r^2 below which rounding may be all there is, and a second look is due.
+
+        Smallest is the least r^2 among the picks so far: small ones magnify rounding.
+        """
+        return 2.0**20 * self.floor / smallest
+
+    def significant(self, square: float, coefficients: Float64Array) -> bool:
+        """Say whether r^2, computed from a kernel, is more than rounding.
+
+        The row minus its combination of the chosen ones is what r^2 is the squared length of, and
+        large coefficients in that combination magnify the rounding of the kernel's entries.
+        """
+        magnified = (1.0 + float(np.abs(coefficients).sum())) ** 2
+        return square > self.floor * max(1.0, magnified / 16.0)
 
     def weigh(self, quality: Float64Array) -> Float64Array:
         """Return theta * q, the part of a score that never changes."""
@@ -119,10 +135,8 @@ class Scoring:
             return noise
         return (1.0 - self.theta) * noise / square + self.quality_blur * abs(weight)
 
-    def gain(self, square: float, quality: float) -> float:
-        """Return what a pick adds to the objective, -inf if it adds no direction."""
+    def gains(self, log_squares: Float64Array, quality: Float64Array) -> Float64Array:
+        """Return what picks add to the objective, given log r^2, which may be -inf."""
         if self.theta == 1.0:
             return quality
-        if square <= self.floor:
-            return float("-inf")
-        return (1.0 - self.theta) * math.log(square) + self.theta * quality
+        return (1.0 - self.theta) * log_squares + self.weigh(quality)

@@ -1,0 +1,1 @@
+"""Fashion-MNIST divided by class among Flower clients that ADCS schedules."""

@@ -1,0 +1,33 @@
+"""The clients. All that scheduling adds is the mod."""
+
+from __future__ import annotations
+
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from adcs.flower import probe_mod
+from fashion.task import workload
+
+app = ClientApp(mods=[probe_mod])
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    work = workload(context.run_config)
+    client = int(context.node_config["partition-id"])
+    # Flower's round 1 is the simulator's round 0.
+    round = message.content["config"]["server-round"] - 1
+    w, loss = work.train(message.content["arrays"]["w"].numpy(), client, round)
+    # Examples of the mini-batch, which are the same number for all: the paper's equal weights.
+    metrics = {"train_loss": loss, "num-examples": work.federation.batch_size}
+    content = {"arrays": ArrayRecord({"w": Array(w)}), "metrics": MetricRecord(metrics)}
+    return Message(RecordDict(content), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    work = workload(context.run_config)
+    client = int(context.node_config["partition-id"])
+    accuracy, loss, count = work.evaluate(message.content["arrays"]["w"].numpy(), client)
+    metrics = {"eval_acc": accuracy, "eval_loss": loss, "num-examples": count}
+    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)

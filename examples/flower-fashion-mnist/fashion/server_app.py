@@ -1,0 +1,50 @@
+"""The server: FedAvg, with its clients chosen by the scheduler that the config names."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from flwr.app import Array, ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from adcs.experiments.specs import make_scheduler
+from adcs.flower import Scheduled
+from fashion.strategy import EvaluateEvery
+from fashion.table import table
+from fashion.task import workload
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    rounds = int(config["num-server-rounds"])
+    folder = Path(str(config["folder"]) or time.strftime("runs/flower-%Y%m%d-%H%M%S"))
+    strategy = Scheduled(
+        EvaluateEvery(int(config["evaluate-every"]), last=rounds),
+        make_scheduler(str(config["scheduler"]), seed=int(config["seed"])),
+        clients_per_round=int(config["clients-per-round"]),
+        authenticated=bool(config["authenticated"]),
+        folder=folder,
+    )
+    wait_for_nodes(grid, int(config["wait-for-nodes"]), float(config["wait-seconds"]))
+    strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord({"w": Array(workload(config).initial())}),
+        num_rounds=rounds,
+        timeout=float(config["timeout"]),
+    )
+    text = table(folder)
+    (folder / "clients.txt").write_text(text + "\n")
+    print(text)
+
+
+def wait_for_nodes(grid: Grid, nodes: int, seconds: float) -> None:
+    """Return when so many nodes are connected, or raise when the time is over."""
+    deadline = time.monotonic() + seconds
+    while (there := len(list(grid.get_node_ids()))) < nodes:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{there} of {nodes} nodes are connected after {seconds:.0f} s")
+        time.sleep(0.5)

@@ -1,0 +1,265 @@
+"""Flower's processes on this machine: started together, watched, and all of them stopped.
+
+Each process is the head of a session of its own, so that a Ctrl-C in the terminal reaches this
+script alone, which then stops them in order. Ports are free ones, and Flower's home is a folder
+of the federation's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+HOST = "127.0.0.1"
+NAME = "loopback"
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # One thread each: there are more processes than cores.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class Loopback:
+    """A SuperLink, SuperNodes and runs, which end with the `with` block.
+
+    Parameters
+    ----------
+    home
+        A folder for logs and Flower's own files.
+    simulation
+        Whether the SuperLink simulates its nodes (on Ray) rather than waiting for SuperNodes.
+    certificates
+        A folder with ca.crt, server.crt and server.key: TLS, and nodes are authenticated.
+    """
+
+    def __init__(
+        self, home: Path, *, simulation: bool = False, certificates: Path | None = None
+    ) -> None:
+        self.home = home.resolve()
+        self.simulation = simulation
+        self.certificates = None if certificates is None else certificates.resolve()
+        self.port = free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        # Flower starts its helpers by name.
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        self.environment = {**os.environ, **QUIET, "FLWR_HOME": str(self.home), "PATH": path}
+
+    def __enter__(self) -> Loopback:
+        self.home.mkdir(parents=True, exist_ok=True)
+        trust = "insecure = true"
+        if self.certificates is not None:
+            trust = f'root-certificates = "{self.certificates / "ca.crt"}"'
+        (self.home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{NAME}"\n\n'
+            f'[superlink.{NAME}]\naddress = "{HOST}:{self.port}"\n{trust}\n'
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def log(self, name: str) -> str:
+        """Return what a process has written so far."""
+        path = self.home / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        """Start a process in the background, with its output in a log of its name."""
+        with (self.home / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
+        self.processes[name] = process
+        return process
+
+    def start_superlink(self, wait: float = 120.0) -> None:
+        """Start the SuperLink, and return when it answers."""
+        command = ["flower-superlink", "--disable-runtime-dependency-installation"]
+        command += ["--host", HOST, "--port", str(self.port)]
+        if self.simulation:
+            command.append("--simulation")
+        if self.certificates is None:
+            command.append("--insecure")
+        else:
+            command += ["--ssl-ca-certfile", str(self.certificates / "ca.crt")]
+            command += ["--ssl-certfile", str(self.certificates / "server.crt")]
+            command += ["--ssl-keyfile", str(self.certificates / "server.key")]
+            command.append("--enable-supernode-auth")
+        process = self.start("superlink", command)
+        deadline = time.monotonic() + wait
+        while not self._answers():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the SuperLink did not start:\n{tail(self.log('superlink'))}")
+            time.sleep(0.2)
+
+    def _answers(self) -> bool:
+        scheme, context = "http", None
+        if self.certificates is not None:
+            scheme = "https"
+            context = ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
+        try:
+            url = f"{scheme}://{HOST}:{self.port}/health"
+            with urllib.request.urlopen(url, timeout=2, context=context) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def start_node(self, name: str, partition: int, key: Path | None = None) -> None:
+        """Start a SuperNode that holds a partition; `key` is its private key."""
+        command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
+        command += ["--host", HOST, "--port", str(free_port())]
+        command += ["--node-config", f"partition-id={partition}"]
+        if self.certificates is None:
+            command.append("--insecure")
+        else:
+            command += ["--root-certificates", str(self.certificates / "ca.crt")]
+        if key is not None:
+            command += ["--auth-supernode-private-key", str(key)]
+        self.start(name, command)
+
+    def register(self, public_key: Path) -> None:
+        """Tell the SuperLink that the node with this key may join."""
+        command = ["flwr", "supernode", "register", str(public_key), NAME]
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=120
+        )
+        if "registered successfully" not in done.stdout:
+            raise RuntimeError(f"{public_key} was not registered:\n{done.stdout}{done.stderr}")
+
+    def run(
+        self, app: Path, config: Mapping[str, Any], *, simulated_nodes: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a run; the process that is returned ends with it, whatever became of it."""
+        command = ["flwr", "run", str(app), NAME, "--stream", "--run-config", toml_pairs(config)]
+        if simulated_nodes is not None:
+            resources = f"num-supernodes={simulated_nodes} client-resources-num-cpus=1"
+            command += ["--federation-config", resources]
+        return self.start("run", command)
+
+    def kill(self, name: str) -> None:
+        """Kill a process and what runs under it, as a power cut would."""
+        process = self.processes.pop(name)
+        _signal(family_of([process.pid]), signal.SIGKILL)
+        process.wait()
+
+    def stop(self, patience: float = 10.0) -> None:
+        """Stop every process: politely first, and after a while for good."""
+        if not self.processes:
+            return
+        # A second Ctrl-C must not leave processes behind.
+        before = _ignore_interrupts()
+        heads = list(self.processes.values())
+        family = self._family()
+        for process in heads:
+            process.terminate()
+        deadline = time.monotonic() + patience
+        while any(process.poll() is None for process in heads) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        # What they had started has nothing to lose; they may have started more on their way out.
+        _signal(alive(family) | self._family(), signal.SIGKILL)
+        for process in heads:
+            process.wait()
+        self.processes.clear()
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+    def _family(self) -> set[Process]:
+        """Return all that runs of what was started here."""
+        running = {pid for (pid, _), _, _ in _listing()}
+        # The id of a process that has ended may be somebody else's by now.
+        return family_of(
+            process.pid
+            for process in self.processes.values()
+            if process.poll() is None or process.pid not in running
+        )
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def toml_pairs(config: Mapping[str, Any]) -> str:
+    """Return a run config as `flwr run` takes it: key=value pairs, values as in TOML."""
+    # JSON's strings, numbers and truth values are TOML's.
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+
+
+def tail(text: str, lines: int = 25) -> str:
+    """Return the last lines of a log."""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+Process = tuple[int, str]
+"""A process id, and when it was started: ids are used again."""
+
+
+def _listing() -> list[tuple[Process, int, int]]:
+    """Return every process that is not a zombie, with its parent and the head of its group."""
+    columns = "pid=,ppid=,pgid=,stat=,lstart="
+    listed = subprocess.run(["ps", "-A", "-o", columns], capture_output=True, text=True, check=True)
+    rows = [line.split(None, 4) for line in listed.stdout.splitlines()]
+    return [
+        ((int(pid), start), int(parent), int(group))
+        for pid, parent, group, stat, start in rows
+        if stat[0] != "Z"
+    ]
+
+
+def family_of(heads: Iterable[int]) -> set[Process]:
+    """Return processes and all that they have started.
+
+    Some of it is in sessions of its own but has its parent; some has lost its parent but is in
+    the group of a head.
+    """
+    listing = _listing()
+    known = set(heads)
+    found: set[Process] = set()
+    while new := {
+        process
+        for process, parent, group in listing
+        if process not in found and not known.isdisjoint((process[0], parent, group))
+    }:
+        found |= new
+        known |= {pid for pid, _ in new}
+    return found
+
+
+def alive(family: set[Process]) -> set[Process]:
+    return family & {process for process, _, _ in _listing()}
+
+
+def _signal(family: set[Process], number: int) -> None:
+    for pid, _ in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _ignore_interrupts() -> Any:
+    """Ignore Ctrl-C from here on; return what was done about it before, if that can be set."""
+    try:
+        return signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not in the main thread
+        return None

@@ -1,0 +1,184 @@
+"""What only real processes can show: a SuperNode killed, TLS, and authenticated SuperNodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs adcs[flower]")
+
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+from adcs.flower import key_id
+from adcs.runs import RunFolder
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "flower-fashion-mnist"))
+
+from credentials import make_certificates, make_node_key
+from loopback import Loopback, alive, family_of, tail
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flower-fashion-mnist"
+
+LIMIT = 300.0
+"""Seconds that anything may take: a machine may be busy, and a killed node is missed after 60."""
+
+CONFIG: dict[str, Any] = {"data": "synthetic", "dtype": "float64", "learning-rate": 0.1}
+
+
+def wait_until(condition: Callable[[], Any], what: str, federation: Loopback) -> Any:
+    """Return what the condition is when it holds; fail if a process has ended before."""
+    deadline = time.monotonic() + LIMIT
+    while not (value := condition()):
+        ended = any(process.poll() is not None for process in federation.processes.values())
+        if ended or time.monotonic() > deadline:
+            pytest.fail(f"waited in vain for {what}:\n{tail(federation.log('run'), 60)}")
+        time.sleep(0.1)
+    return value
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    there = (folder / "config.json").exists()
+    return list(RunFolder.open(folder).records()) if there else []
+
+
+def finished(federation: Loopback, folder: Path) -> list[dict[str, Any]]:
+    """Return the record of a run when it has ended; its table says that it ended well."""
+    federation.processes["run"].wait(timeout=LIMIT)
+    assert (folder / "clients.txt").exists(), tail(federation.log("run"), 60)
+    return records(folder)
+
+
+def received(federation: Loopback, node: str) -> int:
+    return federation.log(node).count("Receiving: train message")
+
+
+def test_a_supernode_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
+    folder, m, rounds = tmp_path / "run", 4, 4
+    config = {
+        **CONFIG,
+        "num-server-rounds": rounds,
+        "evaluate-every": rounds,
+        "clients-per-round": m,
+        "wait-for-nodes": 5,
+        "scheduler": "ADCS(refresh_every=3)",
+        "folder": str(folder),
+    }
+    with Loopback(tmp_path / "home") as federation:
+        federation.start_superlink()
+        # Five of thirty clients, of five classes.
+        clients = [0, 6, 12, 18, 24]
+        for client in clients:
+            federation.start_node(f"node-{client}", client)
+        federation.run(EXAMPLE, config)
+        first = wait_until(lambda: records(folder), "the first round", federation)[0]
+        # The kernel stays, so the second round has the same cohort; one of it dies at work.
+        victim = first["chosen"][0]
+        name = f"node-{victim}"
+        # One message asked for its partition, one was the probe, which was round 1's training.
+        wait_until(lambda: received(federation, name) >= 3, "round 2's message", federation)
+        federation.kill(name)
+        lines = finished(federation, folder)
+
+    rest = [client for client in clients if client != victim]
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert lines[0]["asked"] == lines[0]["answered"] == clients
+    assert len(lines[0]["chosen"]) == m
+    assert sorted(lines[0]["trained"]) == sorted(lines[0]["chosen"])
+    assert lines[1]["chosen"] == lines[0]["chosen"]
+    assert sorted(lines[1]["trained"]) == sorted(set(lines[1]["chosen"]) - {victim})
+    assert [(one["client"], one["stage"]) for one in lines[1]["failed"]] == [(victim, "training")]
+    assert lines[2]["asked"] == []
+    assert lines[3]["asked"] == lines[3]["answered"] == rest
+    for line in lines[2:]:
+        assert sorted(line["chosen"]) == sorted(line["trained"]) == rest
+        assert not line["failed"]
+    assert lines[3]["clients"] == clients
+    counts = [sum(client in line["trained"] for line in lines) for client in clients]
+    assert lines[3]["counts"] == counts
+    assert counts[clients.index(victim)] == 1
+    accuracy = dict(zip(lines[3]["clients"], lines[3]["accuracy"], strict=True))
+    assert [client for client in clients if accuracy[client] is None] == [victim]
+
+
+def test_tls_and_authenticated_nodes(tmp_path: Path) -> None:
+    certificates, foreign = tmp_path / "certificates", tmp_path / "foreign"
+    make_certificates(certificates)
+    make_certificates(foreign)
+    names = ["node-0", "node-1", "wary", "stranger"]
+    keys = {name: make_node_key(certificates, name) for name in names}
+    ids = {
+        name: key_id(public_key_to_bytes(load_ssh_public_key(public.read_bytes())))
+        for name, (_, public) in keys.items()
+    }
+    config = {
+        **CONFIG,
+        "num-server-rounds": 1,
+        "clients-per-round": 2,
+        "wait-for-nodes": 2,
+        "authenticated": True,
+    }
+    with Loopback(tmp_path / "home", certificates=certificates) as federation:
+        federation.start_superlink()
+        for number, name in enumerate(names[:3]):
+            federation.register(keys[name][1])
+            # One trusts another authority than the server's, and must not talk to it.
+            federation.certificates = foreign if name == "wary" else certificates
+            federation.start_node(name, number, keys[name][0])
+        federation.certificates = certificates
+        federation.start_node("stranger", 3, keys["stranger"][0])
+        stranger = federation.processes["stranger"]
+
+        federation.run(EXAMPLE, {**config, "folder": str(tmp_path / "first")})
+        first = finished(federation, tmp_path / "first")
+        assert stranger.wait(timeout=LIMIT) != 0
+
+        restarted = federation.processes["node-0"]
+        restarted.terminate()
+        restarted.wait(timeout=LIMIT)
+        federation.start_node("node-0", 0, keys["node-0"][0])
+        federation.run(EXAMPLE, {**config, "folder": str(tmp_path / "second")})
+        second = finished(federation, tmp_path / "second")
+
+        assert "Failed to activate SuperNode" in federation.log("stranger")
+        assert "CERTIFICATE_VERIFY_FAILED" in federation.log("wary")
+        logs = {name: federation.log(name).count("SuperNode ID") for name in names}
+        assert logs == {"node-0": 2, "node-1": 1, "wary": 0, "stranger": 0}
+
+    members = sorted([ids["node-0"], ids["node-1"]])
+    for line in (*first, *second):
+        assert line["clients"] == line["answered"] == line["trained"] == members
+        assert line["counts"] == [1, 1]
+
+
+def test_an_interrupted_federation_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, str(EXAMPLE / "run.py"), "federation", "--data", "synthetic"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("waiting"):
+                break
+        family = family_of([process.pid])
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=120) == 130
+    finally:
+        process.kill()
+        process.wait()
+    # The script itself, a SuperLink, five SuperNodes, and `flwr run`.
+    assert len(family) >= 8
+    assert not alive(family)
+    assert not list(tmp_path.glob("adcs-flower-*"))
