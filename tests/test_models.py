@@ -38,8 +38,9 @@ def test_wide_pass_equals_a_loop(hidden):
     np.testing.assert_allclose(wide.losses, loop.losses)
     weights = np.random.default_rng(1).random((3, 5))
     np.testing.assert_allclose(wide.aggregate(weights), loop.aggregate(weights))
-    some = np.array([4, 0, 2])
-    np.testing.assert_allclose(wide.gradients(1, some), loop.gradients(1, some))
+    for some in ([4, 0, 2], [0, 1, 2, 3, 4], [3, 1, 4, 0, 2]):
+        index = np.array(some)
+        np.testing.assert_allclose(wide.gradients(1, index), loop.gradients(1, index))
 
 
 @pytest.mark.parametrize("hidden", HIDDEN)

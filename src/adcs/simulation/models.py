@@ -270,7 +270,7 @@ class _WidePass:
     def _batches(self, rows: FloatArray, clients: IndexArray, *, mean: bool = False) -> FloatArray:
         """Return some clients' rows as batches, divided for a mean over each."""
         batches = rows.reshape(self._n, self._batch, -1)
-        if clients.size < self._n:
+        if clients.size < self._n or (np.diff(clients) < 0).any():
             batches = batches[clients]
         return batches / self._batch if mean else batches
 
