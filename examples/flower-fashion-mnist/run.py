@@ -49,6 +49,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def main() -> int:
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A shell starts what it puts in the background with Ctrl-C ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     simulation = options.engine == "simulation"
     folder = Path(options.folder or time.strftime(f"runs/{options.engine}-%Y%m%d-%H%M%S")).resolve()
     if (folder / "config.json").exists():
