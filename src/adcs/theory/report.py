@@ -96,7 +96,9 @@ def analyse(
         grams.append(gram)
         theta = _theta(str(specs.get(record["scheduler"], record["scheduler"])))
         rounds.append(_round(record, gram, labels, theta))
-    names = list(dict.fromkeys(row["scheduler"] for row in rounds))
+    found = dict.fromkeys(row["scheduler"] for row in rounds)
+    # In the config's order; passes over the data deal schedulers out in turn.
+    names = sorted(found, key=lambda name: list(specs).index(name) if name in specs else len(specs))
     by_name = {
         name: [i for i, row in enumerate(rounds) if row["scheduler"] == name] for name in names
     }
