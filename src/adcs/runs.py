@@ -20,6 +20,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +28,41 @@ import numpy as np
 import scipy
 
 from adcs.schedulers.state import pack, unpack
+
+
+@dataclass
+class Ledger:
+    """What clients and network have spent for a run; every engine keeps one.
+
+    Attributes
+    ----------
+    updates
+        Client updates computed, for probes and for training.
+    extra_updates
+        Those of them that were not trained on.
+    loss_evaluations
+        Losses computed for their own sake.
+    bytes_up, bytes_down
+        Traffic from and to the clients, without what transport adds.
+    seconds
+        Time for probes and training.
+
+    Examples
+    --------
+    >>> Ledger(updates=18).as_dict()["updates"]
+    18
+    """
+
+    updates: int = 0
+    extra_updates: int = 0
+    loss_evaluations: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the entries by name."""
+        return asdict(self)
 
 
 class RunFolder:

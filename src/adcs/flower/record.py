@@ -5,47 +5,20 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from adcs import metrics
 from adcs.flower.evaluation import summarise
 from adcs.flower.logs import log
-from adcs.runs import RunFolder, plain
+from adcs.runs import Ledger, RunFolder, plain
 from adcs.schedulers.base import Cohort, Scheduler
 from adcs.signals.report import ClientId
 
 TASK = "flower"
 PER_CLIENT_LIMIT = 1000
 """With more clients than this, records leave out lists with an entry for each client."""
-
-
-@dataclass
-class Totals:
-    """What the run has spent so far, as in the simulator's ledger.
-
-    Attributes
-    ----------
-    updates
-        Replies of train handlers, to probes and for training: a client that answers a probe with
-        a sketch and is then chosen computes its update twice.
-    extra_updates
-        Those of them that were not aggregated.
-    loss_evaluations
-        Replies of evaluate handlers to probes.
-    bytes_up, bytes_down
-        What messages for scheduling and training held, without what transport adds.
-    seconds
-        Time for probes and training.
-    """
-
-    updates: int = 0
-    extra_updates: int = 0
-    loss_evaluations: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    seconds: float = 0.0
 
 
 @dataclass
@@ -91,7 +64,7 @@ class Note:
     disputed: dict[ClientId, str] = field(default_factory=dict)
     evaluation: dict[str, dict[ClientId, float]] = field(default_factory=dict)
     schedule_seconds: float = 0.0
-    spent: Totals = field(default_factory=Totals)
+    spent: Ledger = field(default_factory=Ledger)
 
     def warn(self, server_round: int) -> None:
         """Log which replies were refused."""
@@ -134,7 +107,7 @@ class Recorder:
         self, folder: str | Path | None, scheduler: Scheduler, config: Mapping[str, Any]
     ) -> None:
         self.rounds_done = 0
-        self.totals = Totals()
+        self.totals = Ledger()
         self.counts: Counter[ClientId] = Counter()
         self.sizes: dict[ClientId, int] = {}
         self._scheduler = scheduler
@@ -160,7 +133,7 @@ class Recorder:
     def _resume(self, state: Mapping[str, Any]) -> None:
         self._scheduler.restore(state["scheduler"])
         self.rounds_done = int(state["rounds_done"])
-        self.totals = Totals(**state["totals"])
+        self.totals = Ledger(**state["totals"])
         self.counts = Counter(dict(state["counts"]))
         self.sizes = dict(state["sizes"])
         self._offset = int(state["offset"])
@@ -171,7 +144,7 @@ class Recorder:
         for client in clients:
             self.counts.setdefault(client, 0)
         self.counts.update(note.trained)
-        for name, value in asdict(note.spent).items():
+        for name, value in note.spent.as_dict().items():
             setattr(self.totals, name, getattr(self.totals, name) + value)
         if self._folder is None:
             return
@@ -184,7 +157,7 @@ class Recorder:
             {
                 "scheduler": self._scheduler.state(),
                 "rounds_done": self.rounds_done,
-                "totals": asdict(self.totals),
+                "totals": self.totals.as_dict(),
                 "counts": [[client, count] for client, count in self.counts.items()],
                 "sizes": [[client, size] for client, size in self.sizes.items()],
                 "offset": self._offset,
@@ -197,7 +170,7 @@ class Recorder:
             "seed": self._scheduler.seed,
             "round": self.rounds_done,
             "jain": metrics.jain(list(self.counts.values())),
-            **asdict(self.totals),
+            **self.totals.as_dict(),
             "schedule_seconds": note.schedule_seconds,
             "asked": note.asked,
             "answered": note.answered,

@@ -16,11 +16,12 @@ import numpy as np
 
 from adcs import metrics
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
+from adcs.runs import Ledger
 from adcs.schedulers.base import Request, Scheduler
 from adcs.signals.report import ClientReport
 from adcs.signals.sketch import Sketch
 from adcs.simulation.federation import Federation
-from adcs.simulation.ledger import NUMBER_BYTES, Ledger, RoundBill
+from adcs.simulation.ledger import NUMBER_BYTES, RoundBill
 from adcs.simulation.models import Model
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.training import Run, Training

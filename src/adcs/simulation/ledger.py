@@ -1,12 +1,14 @@
-"""The ledger: every scheduler pays for what it asks for."""
+"""What a round costs: every scheduler pays for what it asks for.
+
+A client that was probed for its update and is then chosen computes and sends it once.
+"""
 
 from __future__ import annotations
-
-from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from adcs.dpp.kernel import Float64Array, IndexArray
+from adcs.runs import Ledger
 from adcs.schedulers.base import Request
 from adcs.simulation.network import Network
 
@@ -15,37 +17,6 @@ NUMBER_BYTES = 4
 
 LOSS_WORK = 1 / 3
 """What a loss costs beside an update: the forward third of forward and backward."""
-
-
-@dataclass
-class Ledger:
-    """What clients and network have spent for one run.
-
-    Attributes
-    ----------
-    updates
-        Client updates computed, for probes and training. A client that was probed for its update
-        and is then chosen computes it once.
-    extra_updates
-        Those of them that were not trained on.
-    loss_evaluations
-        Losses computed for their own sake.
-    bytes_up, bytes_down
-        Traffic from and to the clients.
-    seconds
-        Time on the virtual network.
-    """
-
-    updates: int = 0
-    extra_updates: int = 0
-    loss_evaluations: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    seconds: float = 0.0
-
-    def as_dict(self) -> dict[str, float]:
-        """Return the entries by name."""
-        return asdict(self)
 
 
 class RoundBill:

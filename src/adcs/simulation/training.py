@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 
 from adcs.dpp.kernel import IndexArray
+from adcs.runs import Ledger
 from adcs.schedulers.base import Cohort, Scheduler
-from adcs.simulation.ledger import Ledger
 
 
 @dataclass(frozen=True)
