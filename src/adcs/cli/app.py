@@ -47,7 +47,7 @@ def list_data(
         [entry.name, "yes" if entry.here else "no", entry.where, entry.what]
         for entry in available(folder)
     ]
-    show_table("Data sets", ["name", "here", "from", "what"], rows)
+    show_table("Data sets", ["name", "here", "from", "what"], rows, text=True)
     typer.echo("Your own: --data FILE.npz with x_train, y_train, x_test and y_test.")
 
 

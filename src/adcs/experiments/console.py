@@ -87,11 +87,13 @@ def plain_log(
     return report
 
 
-def show_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; the first column is text, the others are numbers."""
+def show_table(
+    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, text: bool = False
+) -> None:
+    """Print a table; the first column is text, the others are numbers, or text as well."""
     table = Table(title=title, title_justify="left", header_style="bold")
     for i, head in enumerate(heads):
-        table.add_column(head, justify="left" if i == 0 else "right", no_wrap=True)
+        table.add_column(head, justify="left" if text or i == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     console().print(table)

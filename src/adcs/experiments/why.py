@@ -54,7 +54,7 @@ def _determinantal(choice: Choice) -> list[Table]:
             "–" if pick.nearest is None else str(name[pick.nearest]),
             _number(pick.similarity),
         ]
-        for step, pick in enumerate(found.picks)
+        for step, pick in enumerate(found.picks, start=1)
     ]
     heads = ["client", "pick", "quality q", "θ q", "(1-θ) log r²", "gain"]
     heads += ["nearest chosen", "similarity"]
@@ -62,7 +62,7 @@ def _determinantal(choice: Choice) -> list[Table]:
         [
             str(name[miss.row]),
             _number(miss.quality),
-            str(miss.step),
+            str(miss.step + 1),
             str(name[miss.winner]),
             _number(miss.score.quality - miss.winning.quality),
             _number(miss.score.diversity - miss.winning.diversity),
@@ -124,7 +124,7 @@ def _determinantal_sentence(choice: Choice, client: ClientId) -> str:
     if client not in name:
         return f"Client {client} had no usable report and was not drawn."
     row = name.index(client)
-    for step, pick in enumerate(found.picks):
+    for step, pick in enumerate(found.picks, start=1):
         if pick.row == row:
             near = (
                 "it is the only one chosen"
@@ -147,12 +147,12 @@ def _missed(miss: Miss, name: Sequence[ClientId]) -> str:
     if miss.lacked == "nothing":
         return (
             f"Client {client} was left out though its score was as high as that of {winner} at "
-            f"pick {miss.step}: a cap, a required client or a tie decided."
+            f"pick {miss.step + 1}: a cap, a required client or a tie decided."
         )
     quality = miss.winning.quality - miss.score.quality
     diversity = miss.winning.diversity - miss.score.diversity
     return (
-        f"Client {client} was left out. It came closest at pick {miss.step}, "
+        f"Client {client} was left out. It came closest at pick {miss.step + 1}, "
         f"{quality + diversity:.3f} behind client {winner}: {_behind(quality)} for quality, "
         f"{_behind(diversity)} for diversity, so what it lacked is {miss.lacked}; the chosen "
         f"client most like it is {near} (similarity {miss.similarity:.3f})."
