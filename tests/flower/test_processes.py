@@ -109,6 +109,37 @@ def test_a_supernode_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
     assert [client for client in clients if accuracy[client] is None] == [victim]
 
 
+def test_a_supernode_is_killed_during_a_probe(tmp_path: Path) -> None:
+    folder, clients = tmp_path / "run", [0, 6, 12, 18, 24]
+    config = {
+        **CONFIG,
+        "num-server-rounds": 2,
+        "evaluate-every": 2,
+        "clients-per-round": 3,
+        "wait-for-nodes": 5,
+        "scheduler": "ADCS(refresh_every=1)",
+        "folder": str(folder),
+    }
+    with Loopback(tmp_path / "home") as federation:
+        federation.start_superlink()
+        for client in clients:
+            federation.start_node(f"node-{client}", client)
+        federation.run(EXAMPLE, config)
+        # One message asks for the partition, then each round probes everyone.
+        wait_until(lambda: received(federation, "node-12") >= 3, "round 2's probe", federation)
+        federation.kill("node-12")
+        lines = finished(federation, folder)
+
+    rest = [0, 6, 18, 24]
+    assert lines[0]["asked"] == lines[0]["answered"] == clients
+    assert lines[1]["asked"] == clients
+    assert lines[1]["answered"] == rest
+    assert [(one["client"], one["stage"]) for one in lines[1]["failed"]] == [(12, "probe")]
+    assert len(lines[1]["chosen"]) == 3
+    assert set(lines[1]["chosen"]) <= set(rest)
+    assert sorted(lines[1]["trained"]) == sorted(lines[1]["chosen"])
+
+
 def test_tls_and_authenticated_nodes(tmp_path: Path) -> None:
     certificates, foreign = tmp_path / "certificates", tmp_path / "foreign"
     make_certificates(certificates)
