@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,6 +43,9 @@ class Constraints:
 
     def resolve(self, n: int, m: int) -> Room:
         """Check the constraints against n rows and m places and return the Room they leave."""
+        if self.candidates is None and self.caps is None and np.size(self.required) == 0:
+            check_m(m, n)
+            return _whole(n)
         allowed = self._allowed(n)
         check_m(m, int(allowed.sum()))
         codes, caps = self._caps(n)
@@ -108,6 +112,15 @@ class Room:
     def capped(self) -> bool:
         """Whether any group has a cap that could ever bind."""
         return self.caps.size > 1 or bool(self.caps[0] < self.allowed.size)
+
+
+@lru_cache(maxsize=4)
+def _whole(n: int) -> Room:
+    allowed, codes = np.ones(n, dtype=bool), np.zeros(n, dtype=np.intp)
+    required, caps = np.empty(0, dtype=np.intp), np.array([n], dtype=np.intp)
+    for array in (allowed, required, codes, caps):
+        array.flags.writeable = False  # it is shared
+    return Room(allowed=allowed, required=required, codes=codes, caps=caps)
 
 
 def _indices(values: ArrayLike, n: int, name: str) -> IndexArray:

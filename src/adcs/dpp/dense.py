@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -22,7 +24,7 @@ class DenseSearch:
     >>> scoring = Scoring.of_kernel(np.eye(2), None, theta=0.5)
     >>> search = DenseSearch(np.eye(2), scoring, np.array([1.0, 2.0]), m=2)
     >>> search.open(np.arange(2))
-    >>> search.add()
+    >>> next(search.race())
     (1, 1.0)
     """
 
@@ -33,72 +35,87 @@ class DenseSearch:
         self._c, self._scoring, self._m = similarity, scoring, m
         self._floor = scoring.floor if scoring.theta < 1.0 else NOT
         self._smallest = 1.0  # r^2 among the chosen
-        self._doubtful = scoring.doubtful(self._smallest)
         self._all_weights = scoring.weigh(quality)
         self._weight = np.full(n, NOT)  # of the rows in the race
-        self._square = np.ones(n)
-        self._score = np.empty(n)
-        self._coordinates = np.empty((m, n))  # of all rows in the basis of the chosen ones
-        self._k = 0
+        # At theta = 0 the score is r^2 itself, and one array is all three, -inf for rows that are
+        # out; otherwise r^2 is kept for all rows.
+        self._square = self._weight if scoring.theta == 0.0 else np.ones(n)
+        self._score = self._weight if scoring.theta == 0.0 else np.empty(n)
+        self._shrink = np.empty(n)
+        # Of all rows, in the basis of the chosen ones.
+        self._coordinates = np.empty((n, m), order="F")
         self._chosen: list[int] = []
 
     def open(self, rows: IndexArray) -> None:
         """Let rows into the race."""
-        self._weight[rows] = self._all_weights[rows]
+        if self._scoring.theta > 0.0:
+            self._weight[rows] = self._all_weights[rows]
+            return
+        # They were out, so their r^2 has to be made up for.
+        self._square[rows] = 1.0
+        for k in range(len(self._chosen)):
+            self._square[rows] -= self._coordinates[rows, k] ** 2
 
     def close(self, rows: NDArray[np.bool_]) -> None:
         """Take the rows of a mask out of the race."""
         self._weight[rows] = NOT
 
-    def add(self) -> tuple[int, float] | None:
-        """Add the best row and return it with its r^2; None if no row in the race adds anything."""
-        row = self._leader()
-        if row is None:
-            return None
-        self._weight[row] = NOT
-        square = self._square.item(row)
-        if square < self._doubtful and self._dependent(row, square):
-            return row, 0.0
-        k = self._k
-        self._k += 1
-        self._chosen.append(row)
-        if square < self._smallest:
-            self._smallest = square
-            self._doubtful = self._scoring.doubtful(square)
-        if self._k < self._m:
-            known, new = self._coordinates[:k], self._coordinates[k]
-            scale = square**-0.5
-            np.multiply(self._c[row], scale, out=new)
-            if k:
-                # new -= scale * known[:, row] @ known, in place.
-                dgemv(-scale, known.T, known[:, row], 1.0, new, overwrite_y=1)
-            self._square -= np.multiply(new, new, out=self._score)
-        return row, square
-
-    def _leader(self) -> int | None:
-        weight, squares, scoring = self._weight, self._square, self._scoring
+    def race(self) -> Iterator[tuple[int, float]]:
+        """Add the best row and yield it with its r^2, until no row in the race adds anything."""
+        weight, squares, score = self._weight, self._square, self._score
+        c, coordinates, shrink = self._c, self._coordinates, self._shrink
+        scoring, floor, chosen, last = self._scoring, self._floor, self._chosen, self._m - 1
+        # Looked up once: a pick is a matter of microseconds.
+        item, argmax, squared, subtract = score.item, score.argmax, np.square, np.subtract
+        mixed = score is not squares
+        # At theta = 0 the tolerance is the largest where r^2 is one half.
+        widest = math.inf if mixed else scoring.tolerance(0.5, 0.0)
+        smallest, doubtful = self._smallest, scoring.doubtful(1.0)
+        k = len(chosen)
         while True:
-            score = scoring.score(squares, weight, out=self._score)
-            row = int(score.argmax())
-            best, square = score.item(row), squares.item(row)
+            if mixed:
+                scoring.score(squares, weight, out=score)
+            row = int(argmax())
+            best = item(row)
+            square = squares.item(row) if mixed else best
             if best == NOT:
-                return None
-            if square <= self._floor:
-                weight[squares <= self._floor] = NOT
+                return
+            if square <= floor:
+                weight[squares <= floor] = NOT
                 continue
-            # Rows are in order, so the first that ties is the lowest.
-            row = int((score >= best - scoring.tolerance(square, weight.item(row))).argmax())
-            square = squares.item(row)
-            if square >= self._doubtful or self._floor == NOT or not self._dependent(row, square):
-                return row
+            score[row] = NOT
+            if item(argmax()) >= best - widest:
+                score[row] = best
+                low = best - scoring.tolerance(square, weight.item(row))
+                # Rows are in order, so the first that ties is the lowest.
+                row = int((score >= low).argmax())
+                square = squares.item(row)
             weight[row] = NOT
+            if square * smallest < doubtful and self._dependent(row, square):
+                if floor == NOT:  # quality alone decides
+                    yield row, 0.0
+                continue
+            chosen.append(row)
+            if square < smallest:
+                self._smallest = smallest = square
+            if k < last:
+                known, new = coordinates[:, :k], coordinates[:, k]
+                new[:] = c[row]
+                if k:  # the first r^2 is one
+                    scale = square**-0.5
+                    # new = (new - known @ known[row]) * scale; f2py is slow on strided vectors.
+                    dgemv(-scale, known, known[row].copy(), scale, new, overwrite_y=1)
+                squared(new, out=shrink)
+                subtract(squares, shrink, out=squares)
+            k += 1
+            yield row, square
 
     def _dependent(self, row: int, square: float) -> bool:
         """Say whether a small r^2 is nothing but rounding."""
-        if square <= self._scoring.floor or not self._k:
+        if square <= self._scoring.floor or not self._chosen:
             return square <= self._scoring.floor
-        known = self._coordinates[: self._k]
-        coefficients = solve_triangular(known[:, self._chosen], known[:, row], check_finite=False)
+        known = self._coordinates[:, : len(self._chosen)]
+        coefficients = solve_triangular(known[self._chosen].T, known[row], check_finite=False)
         return not self._scoring.significant(square, coefficients)
 
 

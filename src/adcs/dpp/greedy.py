@@ -7,7 +7,8 @@ Each step adds the row with the largest gain, in O(m^2 N) altogether (Chen, Zhan
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -26,7 +27,7 @@ from adcs.dpp.kernel import (
 )
 from adcs.dpp.lazy import LazySearch
 from adcs.dpp.rows import FeatureRows, KernelRows
-from adcs.dpp.scoring import Scoring
+from adcs.dpp.scoring import NOT, Scoring
 from adcs.dpp.selection import Selection
 
 _NONE = Constraints()
@@ -44,8 +45,8 @@ class Search(Protocol):
     def close(self, rows: NDArray[np.bool_]) -> None:
         """Take the rows of a mask out of the race."""
 
-    def add(self) -> tuple[int, float] | None:
-        """Add the best row and return it with its r^2; None if no row adds anything."""
+    def race(self) -> Iterator[tuple[int, float]]:
+        """Add the best row and yield it with its r^2, until no row in the race adds anything."""
 
 
 def greedy_map(
@@ -150,8 +151,9 @@ def _greedy(
     m: int,
 ) -> Selection:
     run = _Run(search, quality, scoring, room)
-    run.fill(room.required, room.required.size)
-    run.force(room.required)
+    if room.required.size:
+        run.fill(room.required, room.required.size)
+        run.force(room.required)
     while run.fill(run.remaining(), m) < m:
         run.restart()
     return _selection(run.picks, quality, scoring)
@@ -162,14 +164,15 @@ def _selection(
 ) -> Selection:
     """Return picks, each a row and its r^2, with what they are worth."""
     index = np.array([row for row, _ in picks], dtype=np.intp)
-    logs = [math.log(square) if square > scoring.floor else -math.inf for _, square in picks]
+    log, floor = math.log, scoring.floor
+    logs = [log(square) if square > floor else NOT for _, square in picks]
     q, log_det = quality[index], math.fsum(logs)
     return Selection(
         indices=index,
         gains=scoring.gains(np.array(logs), q),
         log_det=log_det,
         objective=combine(log_det, float(q.sum()), scoring.theta),
-        rank=len(logs) - logs.count(-math.inf),
+        rank=len(logs) - logs.count(NOT),
     )
 
 
@@ -185,36 +188,39 @@ class _Run:
     ) -> None:
         self._new_search, self._search = search, search()
         self._quality, self._scoring, self._room = quality, scoring, room
-        self._free = room.allowed.copy()
-        self._places = room.caps.copy()
+        self._capped, self._places = room.capped, room.caps.copy()
         self._first = True
         self.picks: list[tuple[int, float]] = []
 
     def remaining(self) -> IndexArray:
         """Return the rows that may still be chosen."""
-        free = (
-            self._free & (self._places[self._room.codes] > 0) if self._room.capped else self._free
-        )
-        return free.nonzero()[0]
+        free = self._room.allowed.nonzero()[0]
+        if self.picks:
+            free = np.setdiff1d(free, [row for row, _ in self.picks])
+        return free[self._places[self._room.codes[free]] > 0] if self._capped else free
 
     def fill(self, rows: IndexArray, size: int) -> int:
         """Add the best of rows until there are size picks or no new direction is left."""
-        if len(self.picks) < size:
+        picks, first, capped = self.picks, self._first, self._capped
+        if len(picks) < size:
             self._search.open(rows)
-        while len(self.picks) < size and (pick := self._search.add()) is not None:
-            row, square = pick
-            self._take(row, square if self._first else 0.0)
-        return len(self.picks)
+            for pick in islice(self._search.race(), size - len(picks)):
+                picks.append(pick if first else (pick[0], 0.0))
+                if capped:
+                    self._count(pick[0])
+        return len(picks)
 
     def force(self, rows: IndexArray) -> None:
         """Take those of rows that are left: they must be in, though they add no direction."""
-        left = np.sort(rows[self._free[rows]])
+        left = np.setdiff1d(rows, [row for row, _ in self.picks])
         while left.size:
             weight = self._scoring.weigh(self._quality[left])
             best = float(weight.max())
             # Their residuals are equal, so quality decides.
             place = int((weight >= best - self._scoring.quality_blur * abs(best)).argmax())
-            self._take(int(left[place]), 0.0)
+            self.picks.append((int(left[place]), 0.0))
+            if self._capped:
+                self._count(int(left[place]))
             left = np.delete(left, place)
 
     def restart(self) -> None:
@@ -222,11 +228,9 @@ class _Run:
         self._first = False
         self._search = self._new_search()
 
-    def _take(self, row: int, square: float) -> None:
-        self.picks.append((row, square))
-        self._free[row] = False
-        if self._room.capped:
-            group = self._room.codes[row]
-            self._places[group] -= 1
-            if self._places[group] == 0:
-                self._search.close(self._room.codes == group)
+    def _count(self, row: int) -> None:
+        """Take up a place of a row's group, and close the group with its last one."""
+        group = self._room.codes[row]
+        self._places[group] -= 1
+        if self._places[group] == 0:
+            self._search.close(self._room.codes == group)

@@ -132,9 +132,11 @@ def quality_precision(quality: ArrayLike | None) -> float:
     >>> quality_precision([0.1, 0.2])
     2.220446049250313e-16
     """
-    values = np.asarray(0.0 if quality is None else quality, dtype=np.float64)
-    with np.errstate(over="ignore"):
-        narrow = bool((values.astype(np.float32) == values).all())
+    narrow = True
+    if quality is not None:
+        values = np.asarray(quality, dtype=np.float64)
+        with np.errstate(over="ignore"):
+            narrow = bool((values.astype(np.float32) == values).all())
     return float(np.finfo(np.float32 if narrow else np.float64).eps)
 
 
@@ -207,7 +209,7 @@ def as_similarity(matrix: ArrayLike) -> Float64Array:
     # symmetric. Comparing all pairs costs far more, and is left for a matrix that fails.
     probe = _probe(c.shape[0])
     gap = dsymv(1.0, c.T, probe, lower=1)
-    gap -= dsymv(1.0, c.T, probe, lower=0)
+    gap = dsymv(-1.0, c.T, probe, 1.0, gap, lower=0, overwrite_y=1)
     close = max(gap.max(), -gap.min()) <= 0.5 * tolerance
     if not close:
         as_rows(c, "similarity")

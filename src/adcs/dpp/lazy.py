@@ -8,6 +8,8 @@ rows above it are brought up to date by one matrix product, and the pool is draw
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +31,7 @@ class LazySearch:
     >>> scoring = Scoring.of_kernel(np.eye(2), None, theta=0.5)
     >>> search = LazySearch(KernelRows(np.eye(2)), scoring, np.array([1.0, 2.0]), m=2)
     >>> search.open(np.arange(2))
-    >>> search.add()
+    >>> next(search.race())
     (1, 1.0)
     """
 
@@ -68,23 +70,22 @@ class LazySearch:
         self._outside[rows] = NOT
         self._weight[rows[self._row]] = NOT
 
-    def add(self) -> tuple[int, float] | None:
-        """Add the best row and return it with its r^2; None if no row in the race adds anything."""
-        slot = self._leader()
-        if slot is None:
-            return None
-        row, square = int(self._row[slot]), float(self._square[slot])
-        self._weight[slot] = NOT
-        if self._dependent(slot):
-            return row, 0.0
-        square, shrink, error = self._rows.extend(slot, row, square)
-        self._square -= shrink
-        if error is not None:
-            self._square += error
-            self._pool_slack += 2.0 * error
-        self._k += 1
-        self._smallest = min(self._smallest, square)
-        return row, square
+    def race(self) -> Iterator[tuple[int, float]]:
+        """Add the best row and yield it with its r^2, until no row in the race adds anything."""
+        while (slot := self._leader()) is not None:
+            row, square = int(self._row[slot]), float(self._square[slot])
+            self._weight[slot] = NOT
+            if self._dependent(slot):
+                yield row, 0.0
+                continue
+            square, shrink, error = self._rows.extend(slot, row, square)
+            self._square -= shrink
+            if error is not None:
+                self._square += error
+                self._pool_slack += 2.0 * error
+            self._k += 1
+            self._smallest = min(self._smallest, square)
+            yield row, square
 
     def _dependent(self, slot: int) -> bool:
         """Say whether a row of the pool adds no direction."""
