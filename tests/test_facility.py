@@ -121,6 +121,14 @@ def test_distances_keep_the_scale(scale):
     np.testing.assert_array_equal(pairwise_distances(np.zeros((3, 2))), np.zeros((3, 3)))
 
 
+@pytest.mark.parametrize("scale", [1e-40, 1.0, 1e36])
+def test_distances_of_float32_are_those_of_the_same_numbers_in_float64(scale):
+    rows = (scale * np.random.default_rng(0).normal(size=(9, 40))).astype(np.float32)
+    rows[1] = rows[0] * np.float32(1.0001)  # close enough to be subtracted
+    wide = pairwise_distances(rows.astype(np.float64))
+    np.testing.assert_array_equal(pairwise_distances(rows), wide)
+
+
 def test_bad_distances_are_refused():
     with pytest.raises(ValueError, match=r"distances must be square, got shape \(2, 3\)"):
         facility_location(np.zeros((2, 3)), 1)

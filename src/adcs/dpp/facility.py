@@ -55,10 +55,14 @@ def pairwise_distances(updates: ArrayLike) -> Float64Array:
            [5., 0., 0.],
            [5., 0., 0.]])
     """
-    rows = as_rows(updates).astype(np.float64)
-    # A power of two keeps squares in range and rounds nothing.
-    exponent = int(np.frexp(np.abs(rows).max())[1])
-    rows = np.ldexp(rows, -exponent)
+    rows = as_rows(updates)
+    exponent = 0
+    if rows.dtype == np.float32:
+        rows = rows.astype(np.float64)  # whose range holds the squares of any float32
+    else:
+        # A power of two keeps squares in range and rounds nothing.
+        exponent = int(np.frexp(np.abs(rows).max())[1])
+        rows = np.ldexp(rows, -exponent)
     gram = rows @ rows.T
     lengths = np.diagonal(gram)
     both = lengths[:, None] + lengths
