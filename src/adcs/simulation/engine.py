@@ -124,7 +124,7 @@ class Simulation:
         if measured and self._measure:
             needed.append(np.arange(len(self.federation.clients)))
         if needed:
-            work.prepare(np.unique(np.concatenate(needed)))
+            work.prepare(np.concatenate(needed))
         for i, (run, request) in enumerate(zip(self.runs, requests, strict=True)):
             if request.clients:
                 asked = np.array(request.clients, dtype=np.intp)
@@ -211,7 +211,7 @@ class Simulation:
         missing = [clients for clients, _ in chosen if clients.size]
         if not missing:
             return
-        work.prepare(np.unique(np.concatenate(missing)))
+        work.prepare(np.concatenate(missing))
         update = work.aggregate(chosen)
         for i, run in enumerate(self.runs):
             if "training" in run.scheduler.remembers:

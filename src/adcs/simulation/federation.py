@@ -119,10 +119,11 @@ class Federation:
         for start in range(0, used.size, TEST_CHUNK):
             part = slice(start, start + TEST_CHUNK)
             rows = x[part] if x is not None else self.features(self.dataset.x_test, used[part])
+            each = np.arange(len(rows))
             for run, logits in enumerate(predictions(model, ws, rows)):
-                own = logits[np.arange(len(rows)), y[part]]
-                top = logits.max(axis=1)
-                correct[part, run] = logits.argmax(axis=1) == y[part]
+                best = logits.argmax(axis=1)
+                top, own = logits[each, best], logits[each, y[part]]
+                correct[part, run] = best == y[part]
                 total = np.exp(logits - top[:, None]) @ np.ones(logits.shape[1], logits.dtype)
                 losses[part, run] = np.log(total) + (top - own)
         counts = np.array([part.size for part in self.partition.test])[:, None]

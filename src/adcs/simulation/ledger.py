@@ -39,9 +39,10 @@ class RoundBill:
         self._model_bytes = NUMBER_BYTES * size
         self._steps = steps
         self._network = network
-        self._has_model: set[int] = set()
-        self._has_update: set[int] = set()
-        self._has_sent: set[int] = set()
+        self._asked: set[int] = set()
+        self._answered: set[int] = set()
+        # Whether those that answered have computed their update, and sent it whole.
+        self._computed = self._sent = False
 
     def probe(self, request: Request, asked: IndexArray, answered: IndexArray) -> None:
         """Charge a probe; those that did not answer have cost their download."""
@@ -49,16 +50,14 @@ class RoundBill:
         ledger.bytes_down += self._model_bytes * asked.size
         up, work = self._probe_cost(request)
         ledger.bytes_up += up * answered.size
-        clients = set(answered.tolist())
+        self._asked, self._answered = set(asked.tolist()), set(answered.tolist())
         if request.signals == {"loss"}:
-            ledger.loss_evaluations += len(clients)
+            ledger.loss_evaluations += answered.size
         else:
-            ledger.updates += len(clients)
-            ledger.extra_updates += len(clients)
-            self._has_update |= clients
-            if "update" in request.signals and request.sketch is None:
-                self._has_sent |= clients
-        self._has_model |= set(asked.tolist())
+            ledger.updates += answered.size
+            ledger.extra_updates += answered.size
+            self._computed = True
+            self._sent = "update" in request.signals and request.sketch is None
         times = self._network.seconds(asked, down=self._model_bytes, work=work, up=up)
         self._wait(times, asked.size > answered.size)
 
@@ -77,31 +76,30 @@ class RoundBill:
 
     def training_seconds(self, clients: IndexArray) -> Float64Array:
         """Return how long each client takes to train, given what it has already."""
-        size = self._model_bytes
-        if not self._has_model:
-            return self._network.seconds(clients, down=size, work=1.0, up=size)
+        size, seconds = self._model_bytes, self._network.seconds
+        if not self._asked:
+            return seconds(clients, down=size, work=1, up=size)
+        left = seconds(clients, down=0, work=not self._computed, up=0 if self._sent else size)
         ids = clients.tolist()
-        return self._network.seconds(
-            clients,
-            down=size * np.array([client not in self._has_model for client in ids]),
-            work=np.array([client not in self._has_update for client in ids]),
-            up=size * np.array([client not in self._has_sent for client in ids]),
-        )
+        if self._answered.issuperset(ids):
+            return left
+        silent = seconds(clients, down=0, work=1, up=size)
+        stranger = seconds(clients, down=size, work=1, up=size)
+        asked = np.array([client in self._asked for client in ids])
+        answered = np.array([client in self._answered for client in ids])
+        return np.where(answered, left, np.where(asked, silent, stranger))
 
     def training(self, chosen: IndexArray, arrived: IndexArray) -> None:
         """Charge the training of those chosen; an update that was sent is not sent again."""
         ledger = self._ledger
         times = self.training_seconds(chosen)
-        to, back, new, known = chosen.size, arrived.size, arrived.size, 0
-        if self._has_model:
-            ids, came = set(chosen.tolist()), set(arrived.tolist())
-            to = len(ids - self._has_model)
-            back = len(came - self._has_sent)
-            known = len(came & self._has_update)
-            new = len(came) - known
+        to, known = chosen.size, 0
+        if self._asked:
+            to = len(set(chosen.tolist()) - self._asked)
+            known = len(self._answered.intersection(arrived.tolist())) if self._computed else 0
         ledger.bytes_down += self._model_bytes * to
-        ledger.bytes_up += self._model_bytes * back
-        ledger.updates += new
+        ledger.bytes_up += self._model_bytes * (arrived.size - known * self._sent)
+        ledger.updates += arrived.size - known
         ledger.extra_updates -= known
         self._wait(times, arrived.size < chosen.size)
 

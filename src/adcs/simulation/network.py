@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from adcs.dpp.kernel import Float64Array, IndexArray
@@ -82,6 +80,8 @@ class Network:
         self._seed = seed
         self._everyone = tuple(range(clients))
         self._present: tuple[object, tuple[int, ...]] = (None, ())
+        # Of each client, for the few tasks that there are.
+        self._seconds: dict[tuple[float, float, float], Float64Array] = {}
 
     @cached_property
     def compute_seconds(self) -> Float64Array:
@@ -125,15 +125,9 @@ class Network:
         )
         return failed
 
-    def seconds(
-        self,
-        clients: IndexArray,
-        *,
-        down: float | NDArray[np.integer[Any]],
-        work: float | NDArray[np.bool_],
-        up: float | NDArray[np.integer[Any]],
-    ) -> Float64Array:
+    def seconds(self, clients: IndexArray, *, down: float, work: float, up: float) -> Float64Array:
         """Return each client's time to receive, compute (in updates) and send."""
-        return (
-            down / self.down[clients] + work * self.compute_seconds[clients] + up / self.up[clients]
-        )
+        task = (down, work, up)
+        if task not in self._seconds:
+            self._seconds[task] = down / self.down + work * self.compute_seconds + up / self.up
+        return self._seconds[task][clients]

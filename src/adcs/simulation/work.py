@@ -22,7 +22,7 @@ class Work(Protocol):
     """What clients compute in one round: once, however often it is asked for."""
 
     def prepare(self, clients: IndexArray) -> None:
-        """Announce clients, sorted and distinct, that some run will ask something of."""
+        """Announce clients, in any order, that some run will ask something of."""
 
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses of a run's model on prepared clients' data."""
@@ -43,14 +43,19 @@ class OneStep:
         self._ws = ws
         self._round = round
         self._passes: list[tuple[IndexArray, Pass]] = []
+        # Of each client, the pass that it is in and its place there.
+        self._pass = np.full(len(federation.clients), -1)
+        self._place = np.empty_like(self._pass)
 
     def prepare(self, clients: IndexArray) -> None:
         """Run a pass over the clients that have not been in one."""
-        for members, _ in self._passes:
-            clients = clients[~_find(members, clients)[1]]
-        if clients.size:
-            x, y = self._federation.batches(self._round, clients)
-            self._passes.append((clients, wide_pass(self._model, self._ws, x, y)))
+        new = clients[self._pass[clients] < 0]
+        if new.size:
+            new = np.unique(new)
+            x, y = self._federation.batches(self._round, new)
+            self._pass[new] = len(self._passes)
+            self._place[new] = np.arange(new.size)
+            self._passes.append((new, wide_pass(self._model, self._ws, x, y)))
 
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses on the clients' batches."""
@@ -71,23 +76,23 @@ class OneStep:
 
     def aggregate(self, chosen: Chosen) -> FloatArray:
         """Return the weighted sums, by one GEMM for all runs."""
+        weights = np.zeros((len(chosen), self._pass.size), dtype=self._ws.dtype)
+        for run, (clients, shares) in enumerate(chosen):
+            weights[run, clients] = shares
         total = np.zeros_like(self._ws)
         for members, done in self._passes:
-            weights = np.zeros((self._ws.shape[0], members.size), dtype=self._ws.dtype)
-            for run, (clients, shares) in enumerate(chosen):
-                place, here = _find(members, clients)
-                weights[run, place[here]] = shares[here]
-            if weights.any():
-                total += done.aggregate(weights)
+            here = weights[:, members]
+            if here.any():
+                total += done.aggregate(here)
         return total
 
     def _located(self, clients: IndexArray) -> list[tuple[Pass, IndexArray, IndexArray]]:
+        """Return each pass that has any of the clients, which ones, and their places in it."""
         found = []
-        for members, done in self._passes:
-            place, here = _find(members, clients)
-            index = np.flatnonzero(here)
-            if index.size:
-                found.append((done, index, place[index]))
+        for number, (_, done) in enumerate(self._passes):
+            here = np.flatnonzero(self._pass[clients] == number)
+            if here.size:
+                found.append((done, here, self._place[clients[here]]))
         return found
 
 
@@ -118,7 +123,7 @@ class ManySteps:
 
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses before the first step, on its batches."""
-        self._first.prepare(np.sort(clients))
+        self._first.prepare(clients)
         return self._first.losses(run, clients)
 
     def updates(self, run: int, clients: IndexArray) -> FloatArray:
@@ -189,10 +194,3 @@ def _weighted_rows(work: Work, ws: FloatArray, chosen: Chosen) -> FloatArray:
         if clients.size:
             total[run] = weights.astype(ws.dtype) @ work.updates(run, clients)
     return total
-
-
-def _find(members: IndexArray, clients: IndexArray) -> tuple[IndexArray, IndexArray]:
-    """Return where clients stand among sorted members, and whether they do."""
-    place = np.searchsorted(members, clients)
-    place[place == members.size] = 0
-    return place, members[place] == clients
