@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, get_args
 
@@ -138,7 +138,8 @@ class Scheduler(ABC):
         cohort = self.choose(round, clients, m) if clients else Cohort((), ())
         refused = [{"client": client, "reason": reason} for client, reason in self._refused]
         self._refused = []
-        return replace(cohort, diagnostics={**cohort.diagnostics, "refused": refused})
+        diagnostics = {**cohort.diagnostics, "refused": refused}
+        return Cohort(cohort.clients, cohort.weights, cohort.normalise, diagnostics)
 
     def state(self) -> dict[str, Any]:
         """Return all that was learned, as JSON values and NumPy arrays, nested in dicts."""

@@ -59,4 +59,4 @@ class Uniform(Scheduler):
             order = rng.permutation(n)
         else:
             order = rng.choice(n, size=min(m, n), replace=False)
-        return Cohort.of(self.take([clients[i] for i in order], m))
+        return Cohort.of(self.take([clients[i] for i in order.tolist()], m))

@@ -115,8 +115,10 @@ def refusal(report: ClientReport, width: int | None = None) -> str | None:
         return f"round must be a whole number >= 0, got {report.round!r}"
     for name in NUMBERS:
         value = getattr(report, name)
-        # Plain floats of the usual size are nearly all there is; they pass at once.
+        # Plain numbers of the usual size are nearly all there is; they pass at once.
         if value is None or (type(value) is float and 0.0 <= value <= ABSURD):
+            continue
+        if type(value) is int and 0 <= value < 2**63:
             continue
         if (reason := _number_refusal(name, value)) is not None:
             return reason

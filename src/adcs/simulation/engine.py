@@ -169,8 +169,11 @@ class Simulation:
         return clients
 
     def _select(self, run: Run, available: tuple[int, ...]) -> None:
-        run.cohort = run.scheduler.select(self.round, available, self.training.m)
-        run.chosen = np.array(run.cohort.clients, dtype=np.intp)
+        last, run.cohort = run.cohort, run.scheduler.select(self.round, available, self.training.m)
+        # A scheduler that keeps its cohort for some rounds gives the same tuples.
+        if run.cohort.clients is not last.clients or run.cohort.weights is not last.weights:
+            run.chosen = np.array(run.cohort.clients, dtype=np.intp)
+            run.shares = np.array(run.cohort.weights) * self._p[run.chosen]
         run.counts[run.chosen] += 1
 
     def _reports(
@@ -223,7 +226,7 @@ class Simulation:
 
     def _weights(self, run: Run, arrived: IndexArray) -> Float64Array:
         """Return what each arrived update counts: p w, normalised unless the cohort says not."""
-        shares = np.array(run.cohort.weights) * self._p[run.chosen]
+        shares = run.shares
         if arrived.size < run.chosen.size:
             shares = shares[np.isin(run.chosen, arrived)]
         if not run.cohort.normalise:

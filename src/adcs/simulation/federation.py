@@ -26,6 +26,9 @@ TEST_CHUNK = 2000
 KEPT_TEST_NUMBERS = 25_000_000
 """Test features are kept converted up to this many: 100 MB as float32."""
 
+FEW_EXAMPLES, AHEAD = 2000, 32
+"""Up to so many examples in a round, mini-batches are drawn for so many rounds at a time."""
+
 
 class Federation:
     """A data set divided among clients 0 .. N-1.
@@ -61,6 +64,7 @@ class Federation:
         self._start = np.cumsum(self.sizes) - self.sizes
         # The state of the hash once seed and client are in it.
         self._keys = hashes(seed, np.arange(self.sizes.size))
+        self._ahead: dict[int, tuple[int, IndexArray]] = {}
 
     @property
     def groups(self) -> IndexArray | None:
@@ -69,10 +73,22 @@ class Federation:
 
     def examples(self, round: int, clients: IndexArray, steps: int = 1) -> IndexArray:
         """Return the training examples of the clients' mini-batches: k x (steps * batch)."""
+        if self.sizes.size * self.batch_size * steps > FEW_EXAMPLES:
+            return self._drawn(np.array([round]), clients, steps)[0]
+        # Of few clients everyone's are drawn for some rounds at once, which costs little more.
+        start = round - round % AHEAD
+        if self._ahead.get(steps, (-1,))[0] != start:
+            everyone = np.arange(self.sizes.size)
+            drawn = self._drawn(np.arange(start, start + AHEAD), everyone, steps)
+            self._ahead[steps] = (start, drawn)
+        return self._ahead[steps][1][round - start, clients]
+
+    def _drawn(self, rounds: IndexArray, clients: IndexArray, steps: int) -> IndexArray:
+        """Return the examples of some rounds: rounds x k x (steps * batch)."""
         with np.errstate(over="ignore"):
-            turn = mix(self._keys[clients] + GOLDEN * np.uint64(round + 1))
+            turn = mix(self._keys[clients] + GOLDEN * (rounds + 1).astype(np.uint64)[:, None])
             place = np.arange(1, steps * self.batch_size + 1, dtype=np.uint64)
-            bits = mix(turn[:, None] + GOLDEN * place)
+            bits = mix(turn[..., None] + GOLDEN * place)
         within = ((bits >> np.uint64(32)) * self.sizes[clients].astype(np.uint64)[:, None]) >> (
             np.uint64(32)
         )

@@ -252,27 +252,18 @@ class _WidePass:
 
     def gradients(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the gradients of one run on some of the clients."""
+        everyone = clients.size == self._n and bool((clients[1:] > clients[:-1]).all())
+        some = slice(None) if everyone else clients
         out = np.empty((clients.size, self._model.size), dtype=self._x.dtype)
         slots = self._model._layers(out)
-        _collect(
-            slots[0],
-            self._batches(self._back()[:, run], clients, mean=True),
-            self._batches(self._x, clients),
-        )
-        for slot, delta, inputs in zip(slots[1:], self._deltas, self._inputs, strict=True):
-            _collect(
-                slot,
-                self._batches(delta[run], clients, mean=True),
-                self._batches(inputs[run], clients),
-            )
+        deltas = [self._back()[:, run], *(delta[run] for delta in self._deltas)]
+        inputs = [self._x, *(rows[run] for rows in self._inputs)]
+        for slot, delta, rows in zip(slots, deltas, inputs, strict=True):
+            _collect(slot, self._batches(delta)[some] / self._batch, self._batches(rows)[some])
         return out
 
-    def _batches(self, rows: FloatArray, clients: IndexArray, *, mean: bool = False) -> FloatArray:
-        """Return some clients' rows as batches, divided for a mean over each."""
-        batches = rows.reshape(self._n, self._batch, -1)
-        if clients.size < self._n or (np.diff(clients) < 0).any():
-            batches = batches[clients]
-        return batches / self._batch if mean else batches
+    def _batches(self, rows: FloatArray) -> FloatArray:
+        return rows.reshape(self._n, self._batch, -1)
 
     def aggregate(self, weights: FloatArray) -> FloatArray:
         """Return the weighted sums of gradients."""
@@ -302,7 +293,7 @@ def _cross_entropy(logits: FloatArray, y: Labels) -> tuple[FloatArray, FloatArra
     if not (z.max() < SAFE_LOGIT and z.min() > -SAFE_LOGIT):
         z -= z.max(axis=1)[:, None]
     flat = z.reshape(-1)
-    own = np.arange(z.shape[0]) * classes + np.broadcast_to(y, shape).reshape(-1)
+    own = (np.arange(0, z.size, classes).reshape(shape) + y).reshape(-1)
     chosen = flat[own]
     np.exp(z, out=z)
     total = z @ np.ones(classes, dtype=z.dtype)

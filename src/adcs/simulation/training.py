@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from adcs.dpp.kernel import IndexArray
+from adcs.dpp.kernel import Float64Array, IndexArray
 from adcs.runs import Ledger
 from adcs.schedulers.base import Cohort, Scheduler
 
@@ -46,7 +46,10 @@ class Training:
 
 @dataclass
 class Run:
-    """One scheduler's run: what it has learned, spent and chosen."""
+    """One scheduler's run: what it has learned, spent and chosen.
+
+    Of the clients chosen, `shares` is what the update of each counts: p w.
+    """
 
     name: str
     scheduler: Scheduler
@@ -54,3 +57,4 @@ class Run:
     counts: IndexArray
     cohort: Cohort = field(default_factory=lambda: Cohort((), ()))
     chosen: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    shares: Float64Array = field(default_factory=lambda: np.empty(0))

@@ -49,13 +49,15 @@ class OneStep:
 
     def prepare(self, clients: IndexArray) -> None:
         """Run a pass over the clients that have not been in one."""
-        new = clients[self._pass[clients] < 0]
-        if new.size:
-            new = np.unique(new)
-            x, y = self._federation.batches(self._round, new)
-            self._pass[new] = len(self._passes)
-            self._place[new] = np.arange(new.size)
-            self._passes.append((new, wide_pass(self._model, self._ws, x, y)))
+        if (self._pass[clients] >= 0).all():
+            return
+        wanted = np.zeros(self._pass.size, dtype=bool)
+        wanted[clients] = True
+        new = np.flatnonzero(wanted & (self._pass < 0))
+        x, y = self._federation.batches(self._round, new)
+        self._pass[new] = len(self._passes)
+        self._place[new] = np.arange(new.size)
+        self._passes.append((new, wide_pass(self._model, self._ws, x, y)))
 
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses on the clients' batches."""
