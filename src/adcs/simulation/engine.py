@@ -107,31 +107,28 @@ class Simulation:
         available = self.network.available(round)
         work = self._work()
         bills = [self._bill(run) for run in self.runs]
-        requests = [run.scheduler.request(round, available, m) for run in self.runs]
-        answers = [
-            self._answering(bill, request) for bill, request in zip(bills, requests, strict=True)
-        ]
-        # Runs that ask for nothing choose at once, so that one pass can serve everyone.
-        for run, request in zip(self.runs, requests, strict=True):
-            if not request.clients:
+        probes = []
+        needed = []
+        for i, run in enumerate(self.runs):
+            request = run.scheduler.request(round, available, m)
+            if request.clients:
+                asked = np.array(request.clients, dtype=np.intp)
+                answered = self._in_time(asked, partial(bills[i].probe_seconds, request))
+                probes.append((i, request, asked, answered))
+                needed.append(answered)
+            else:
+                # Who asks for nothing chooses at once, so that one pass can serve everyone.
                 self._select(run, available)
-        needed = [answered for answered in answers if answered.size]
-        needed += [
-            run.chosen
-            for run, request in zip(self.runs, requests, strict=True)
-            if not request.clients
-        ]
+                needed.append(run.chosen)
         if measured and self._measure:
             needed.append(np.arange(len(self.federation.clients)))
         if needed:
             work.prepare(np.concatenate(needed))
-        for i, (run, request) in enumerate(zip(self.runs, requests, strict=True)):
-            if request.clients:
-                asked = np.array(request.clients, dtype=np.intp)
-                bills[i].probe(request, asked, answers[i])
-                reports = self._reports(work, i, request, answers[i])
-                run.scheduler.observe(round, reports, "probe")
-                self._select(run, available)
+        for i, request, asked, answered in probes:
+            bills[i].probe(request, asked, answered)
+            scheduler = self.runs[i].scheduler
+            scheduler.observe(round, self._reports(work, i, request, answered), "probe")
+            self._select(self.runs[i], available)
         measures = self._measures(work) if measured and self._measure else []
         self._train(work, bills)
         self.round += 1
@@ -149,13 +146,6 @@ class Simulation:
 
     def _bill(self, run: Run) -> RoundBill:
         return RoundBill(run.ledger, self.model.size, self.training.steps, self.network)
-
-    def _answering(self, bill: RoundBill, request: Request) -> IndexArray:
-        """Return the clients that answer a request in time."""
-        asked = np.array(request.clients, dtype=np.intp)
-        if asked.size == 0:
-            return asked
-        return self._in_time(asked, partial(bill.probe_seconds, request))
 
     def _in_time(
         self, clients: IndexArray, seconds: Callable[[IndexArray], Float64Array]

@@ -6,6 +6,7 @@ descent. An update is the sum of the gradients of its steps.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -42,60 +43,50 @@ class OneStep:
         self._model = model
         self._ws = ws
         self._round = round
-        self._passes: list[tuple[IndexArray, Pass]] = []
-        # Of each client, the pass that it is in and its place there.
-        self._pass = np.full(len(federation.clients), -1)
-        self._place = np.empty_like(self._pass)
+        self._passes: list[Pass] = []
+        # Clients have places in the passes, which are numbered through; -1 is in none.
+        self._ends = [0]
+        self._place = np.full(len(federation.clients), -1)
 
     def prepare(self, clients: IndexArray) -> None:
         """Run a pass over the clients that have not been in one."""
-        if (self._pass[clients] >= 0).all():
-            return
-        wanted = np.zeros(self._pass.size, dtype=bool)
+        wanted = np.zeros(self._place.size, dtype=bool)
         wanted[clients] = True
-        new = np.flatnonzero(wanted & (self._pass < 0))
-        x, y = self._federation.batches(self._round, new)
-        self._pass[new] = len(self._passes)
-        self._place[new] = np.arange(new.size)
-        self._passes.append((new, wide_pass(self._model, self._ws, x, y)))
+        new = np.flatnonzero(wanted & (self._place < 0))
+        if new.size:
+            x, y = self._federation.batches(self._round, new)
+            self._passes.append(wide_pass(self._model, self._ws, x, y))
+            self._place[new] = self._ends[-1] + np.arange(new.size)
+            self._ends.append(self._ends[-1] + new.size)
 
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses on the clients' batches."""
-        out = np.empty(clients.size, dtype=self._ws.dtype)
-        for done, here, place in self._located(clients):
-            out[here] = done.losses[run, place]
-        return out
+        losses = np.concatenate([done.losses[run] for done in self._passes])
+        return losses[self._place[clients]]
 
     def updates(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the gradients on the clients' batches."""
-        located = self._located(clients)
-        if len(located) == 1:
-            return located[0][0].gradients(run, located[0][2])
+        place = self._place[clients]
+        if len(self._passes) == 1:
+            return self._passes[0].gradients(run, place)
         out = np.empty((clients.size, self._ws.shape[1]), dtype=self._ws.dtype)
-        for done, here, place in located:
-            out[here] = done.gradients(run, place)
+        for done, (start, end) in zip(self._passes, pairwise(self._ends), strict=True):
+            here = (start <= place) & (place < end)
+            if here.any():
+                out[here] = done.gradients(run, place[here] - start)
         return out
 
     def aggregate(self, chosen: Chosen) -> FloatArray:
         """Return the weighted sums, by one GEMM for all runs."""
-        weights = np.zeros((len(chosen), self._pass.size), dtype=self._ws.dtype)
+        weights = np.zeros((len(chosen), self._ends[-1]), dtype=self._ws.dtype)
         for run, (clients, shares) in enumerate(chosen):
-            weights[run, clients] = shares
+            weights[run, self._place[clients]] = shares
         total = np.zeros_like(self._ws)
-        for members, done in self._passes:
-            here = weights[:, members]
+        for done, (start, end) in zip(self._passes, pairwise(self._ends), strict=True):
+            here = weights[:, start:end]
             if here.any():
                 total += done.aggregate(here)
         return total
-
-    def _located(self, clients: IndexArray) -> list[tuple[Pass, IndexArray, IndexArray]]:
-        """Return each pass that has any of the clients, which ones, and their places in it."""
-        found = []
-        for number, (_, done) in enumerate(self._passes):
-            here = np.flatnonzero(self._pass[clients] == number)
-            if here.size:
-                found.append((done, here, self._place[clients[here]]))
-        return found
 
 
 class ManySteps:
