@@ -184,6 +184,15 @@ class TestPairing:
         longer = fed.examples(3, np.arange(12), steps=2)
         np.testing.assert_array_equal(longer[:, :4], whole)
 
+    def test_batches_drawn_ahead_are_those_of_the_round(self, monkeypatch):
+        fed = simulation({"u": adcs.Uniform()}).federation
+        wanted = [(0, 1), (31, 1), (32, 1), (32, 3), (5, 1), (100, 3), (33, 1)]
+        clients = np.array([7, 2])
+        ahead = [fed.examples(round, clients, steps) for round, steps in wanted]
+        monkeypatch.setattr("adcs.simulation.federation.FEW_EXAMPLES", 0)
+        for drawn, (round, steps) in zip(ahead, wanted, strict=True):
+            np.testing.assert_array_equal(drawn, fed.examples(round, clients, steps))
+
     def test_batches_hold_the_clients_own_examples(self):
         fed = simulation({"u": adcs.Uniform()}).federation
         for client in range(12):

@@ -27,7 +27,8 @@ KEPT_TEST_NUMBERS = 25_000_000
 """Test features are kept converted up to this many: 100 MB as float32."""
 
 FEW_EXAMPLES, AHEAD = 2000, 32
-"""Up to so many examples in a round, mini-batches are drawn for so many rounds at a time."""
+"""Up to so many examples in a round, everyone's are drawn for so many rounds at a time, which
+costs little more than one round's."""
 
 
 class Federation:
@@ -73,15 +74,17 @@ class Federation:
 
     def examples(self, round: int, clients: IndexArray, steps: int = 1) -> IndexArray:
         """Return the training examples of the clients' mini-batches: k x (steps * batch)."""
-        if self.sizes.size * self.batch_size * steps > FEW_EXAMPLES:
-            return self._drawn(np.array([round]), clients, steps)[0]
-        # Of few clients everyone's are drawn for some rounds at once, which costs little more.
-        start = round - round % AHEAD
-        if self._ahead.get(steps, (-1,))[0] != start:
-            everyone = np.arange(self.sizes.size)
-            drawn = self._drawn(np.arange(start, start + AHEAD), everyone, steps)
-            self._ahead[steps] = (start, drawn)
-        return self._ahead[steps][1][round - start, clients]
+        chosen: IndexArray
+        if self.sizes.size * self.batch_size * steps <= FEW_EXAMPLES:
+            start = round - round % AHEAD
+            if self._ahead.get(steps, (-1,))[0] != start:
+                everyone = np.arange(self.sizes.size)
+                drawn = self._drawn(np.arange(start, start + AHEAD), everyone, steps)
+                self._ahead[steps] = (start, drawn)
+            chosen = self._ahead[steps][1][round - start, clients]
+        else:
+            chosen = self._drawn(np.array([round]), clients, steps)[0]
+        return chosen
 
     def _drawn(self, rounds: IndexArray, clients: IndexArray, steps: int) -> IndexArray:
         """Return the examples of some rounds: rounds x k x (steps * batch)."""

@@ -61,8 +61,8 @@ class OneStep:
 
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses on the clients' batches."""
-        losses = np.concatenate([done.losses[run] for done in self._passes])
-        return losses[self._place[clients]]
+        losses: FloatArray = np.concatenate([done.losses[run] for done in self._passes])
+        return losses.take(self._place[clients])
 
     def updates(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the gradients on the clients' batches."""
