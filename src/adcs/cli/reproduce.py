@@ -10,8 +10,10 @@ import typer
 
 from adcs.cli.errors import guarded, resumable
 from adcs.cli.settings import absolute
+from adcs.experiments.beyond.protocol import BeyondPlan, Verdict
 from adcs.experiments.console import console, progress, say
 from adcs.experiments.folders import next_folder
+from adcs.experiments.outputs import Section
 from adcs.experiments.reproduce import Plan
 
 STYLES = {"holds": "green", "does not hold": "bold red", "undecided": "yellow"}
@@ -22,7 +24,8 @@ def reproduce(
     what: Annotated[
         list[str],
         typer.Argument(
-            help="figure-1, figure-2, figure-3, table-1, communication, bias, kernels, or all."
+            help="figure-1, figure-2, figure-3, table-1, communication, bias, kernels, or all: "
+            "the paper. beyond: LiveADCS against the others at their best."
         ),
     ],
     seeds: Annotated[
@@ -33,7 +36,9 @@ def reproduce(
     ] = None,
     data: Annotated[str | None, typer.Option(help="Other data than the paper's.")] = None,
     data_folder: Annotated[str | None, typer.Option(help="Where the data's files are.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Default: runs/paper-1, -2, ..")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Default: runs/paper-1, -2, .., or runs/beyond-1, ..")
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on in this folder, or draw more from its runs.")
     ] = None,
@@ -49,23 +54,48 @@ def reproduce(
         "data_folder": data_folder,
     }
     overrides = {key: value for key, value in given.items() if value is not None}
+    beyond = "beyond" in what
+    if beyond and data is not None:
+        raise ValueError(f"beyond has data sets of its own; --data {data} cannot be given with it")
+    kind = BeyondPlan if beyond else Plan
     if resume is not None:
         if out is not None:
             raise ValueError(f"--resume goes on in {resume}; --out cannot be given with it")
-        plan = Plan.resume(resume, what, overrides)
+        plan: Plan = kind.resume(resume, what, overrides)
     else:
-        base = out or next_folder(Path("runs"), "paper")
-        plan = Plan.start(base, what, overrides)
+        base = out or next_folder(Path("runs"), "beyond" if beyond else "paper")
+        plan = kind.start(base, what, overrides)
     command = f"adcs reproduce {' '.join(what)} --resume {shlex.quote(str(plan.base))}"
     with resumable(plan.base, command):
         say(f"results go to {plan.base}")
         plan.execute(jobs, progress)
-        sections = plan.report()
-    out_console = console()
-    for section in sections:
-        out_console.print(section.output.title, style="bold", markup=False)
-        for claim in section.claims:
-            out_console.print(f"  {claim.verdict}: ", style=STYLES[claim.verdict], end="")
-            text = f"{claim.text}. {claim.numbers}"
-            out_console.print(text, markup=False, highlight=False, soft_wrap=True)
+        found = plan.report()
+    for part in found:
+        if isinstance(part, Section):
+            _say_section(part)
+        else:
+            _say_verdict(part)
     say(f"{plan.base / 'summary.md'} has the tables, {plan.base / 'figures'} the figures")
+
+
+def _say_section(section: Section) -> None:
+    out = console()
+    out.print(section.output.title, style="bold", markup=False)
+    for claim in section.claims:
+        out.print(f"  {claim.verdict}: ", style=STYLES[claim.verdict], end="")
+        text = f"{claim.text}. {claim.numbers}"
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _say_verdict(verdict: Verdict) -> None:
+    bad = verdict.failures
+    out = console()
+    out.print(f"{verdict.title}: ", style="bold", markup=False, end="")
+    out.print(", ".join(bad) or "all shown", style="bold red" if bad else "green", end="")
+    out.print(
+        f". Worst {verdict.ours.mean:.3f}, {verdict.rival_name} {verdict.rival.mean:.3f}, "
+        f"Uniform {verdict.uniform.mean:.3f}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )

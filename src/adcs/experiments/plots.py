@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from adcs.dpp.kernel import Float64Array
+from adcs.experiments.tables import Estimate
 
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C")
 DASHES: tuple[Any, ...] = (
@@ -130,6 +131,50 @@ def bar_figure(
         for name, *numbers in zip(names, bars.values, bars.half, bars.reference, strict=True)
     ]
     header = ("scheduler", "group", "measured", "half_interval", "paper")
+    return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
+
+
+@dataclass(frozen=True)
+class Dots:
+    """A line of a dot plot: estimates by name, and the work that some of them cost."""
+
+    title: str
+    values: Mapping[str, Estimate]
+    work: Mapping[str, float]
+
+
+def dot_figure(stem: Path, title: str, lines: Sequence[Dots]) -> list[Path]:
+    """Draw accuracies beside the work they cost, a line for each case; return the files."""
+    figure, axes = _subplots(1, 2, width=5.6, height=0.34 * len(lines) + 1.2, sharey=True)
+    marks = {
+        name: {"marker": marker, "color": COLOURS[colour], "markersize": 7, "linestyle": "none"}
+        for name, marker, colour in zip(lines[0].values, "sDo", (7, 1, 4), strict=True)
+    }
+    places = np.arange(len(lines))[::-1]
+    left, right = axes[0]
+    for name, mark in marks.items():
+        found = [line.values[name] for line in lines]
+        half = [e.half or 0.0 for e in found]
+        left.errorbar([e.mean for e in found], places, xerr=half, label=name, capsize=2, **mark)
+    floor = min(w for line in lines for w in line.work.values() if w > 0.0) / 3.0
+    for name in lines[0].work:
+        cost = [max(line.work[name], floor) for line in lines]
+        right.plot(cost, places, **marks[name])
+    right.set_xscale("log")
+    left.set_xlabel("accuracy of the worst-off client, 95 % interval")
+    right.set_xlabel("updates and losses asked of clients besides training,\nfor each update")
+    left.set_yticks(places, [line.title for line in lines])
+    for ax in (left, right):
+        ax.grid(alpha=0.3, linewidth=0.5)
+    handles, names = left.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
+    figure.suptitle(title)
+    rows = [
+        (line.title, name, e.mean, e.low, e.high, line.work.get(name, 0.0))
+        for line in lines
+        for name, e in line.values.items()
+    ]
+    header = ("case", "scheduler", "worst", "low", "high", "asked_for_each_update")
     return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
 
 

@@ -74,11 +74,19 @@ def paper_experiment(run: str, overrides: Mapping[str, Any]) -> Experiment:
     values = {**declared(run), **overrides}
     if declared(run)["seeds"] == 1:
         values["seeds"] = 1
-    if "rounds" in overrides:
-        # Short runs get about fifty evaluations, so that there is a curve to see.
-        paper = Experiment().eval_every
-        values.setdefault("eval_every", max(1, min(paper, overrides["rounds"] // 50)))
-    return from_dict(values)
+    return from_dict(quick_look(values, overrides))
+
+
+def quick_look(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in which runs that were cut short get about fifty evaluations.
+
+    >>> quick_look({"m": 3}, {"rounds": 200})
+    {'eval_every': 4, 'm': 3}
+    """
+    if "rounds" not in overrides:
+        return dict(values)
+    usual = Experiment().eval_every
+    return {"eval_every": max(1, min(usual, overrides["rounds"] // 50)), **values}
 
 
 @dataclass(frozen=True)
@@ -106,9 +114,9 @@ class Plan:
             raise FileExistsError(
                 f"{base} already holds reproductions; resume it, or choose another folder"
             )
-        plan = cls(base, tuple(chosen_outputs(names)), dict(overrides))
+        plan = cls(base, tuple(cls.wanted(names)), dict(overrides))
         for run in plan.runs():
-            paper_experiment(run, plan.overrides)
+            plan.experiment(run)
         plan._save()
         return plan
 
@@ -125,10 +133,15 @@ class Plan:
             if held["overrides"].get(key) != value:
                 kept = held["overrides"].get(key, "the paper's")
                 raise ValueError(f"{base} was started with {key} {kept}, not {value}")
-        wanted = [*held["outputs"], *chosen_outputs(names)]
-        plan = cls(base, tuple(n for n in outputs() if n in wanted), held["overrides"])
+        wanted = cls.wanted([*held["outputs"], *names])
+        plan = cls(base, tuple(wanted), held["overrides"])
         plan._save()
         return plan
+
+    @staticmethod
+    def wanted(names: Sequence[str]) -> list[str]:
+        """Return the outputs that names stand for, in the paper's order."""
+        return chosen_outputs(names)
 
     def _save(self) -> None:
         content = {"outputs": list(self.names), "overrides": dict(self.overrides)}
@@ -141,13 +154,17 @@ class Plan:
         every = outputs()
         return list(dict.fromkeys(every[name].run for name in self.names))
 
+    def experiment(self, run: str) -> Experiment:
+        """Return the experiment of a run."""
+        return paper_experiment(run, self.overrides)
+
     def open(self, run: str) -> tuple[RunFolder, Experiment]:
         """Return a run's folder, made if it is new, and its experiment."""
         path = self.base / run
         if (path / "config.json").is_file():
             folder = RunFolder.open(path)
             return folder, experiment_of(folder)
-        experiment = paper_experiment(run, self.overrides)
+        experiment = self.experiment(run)
         return create_run(path, experiment), experiment
 
     def execute(
@@ -187,7 +204,7 @@ class Plan:
         return sections
 
     def _note(self) -> str:
-        experiment = paper_experiment(self.runs()[0], self.overrides)
+        experiment = self.experiment(self.runs()[0])
         lines = [setting(experiment)]
         changed = {k: v for k, v in self.overrides.items() if k in ("rounds", "data")}
         if changed:

@@ -15,7 +15,7 @@ from adcs import schedulers
 from adcs.schedulers.base import Scheduler
 from adcs.signals.sketch import Sketcher
 
-NAMES = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS")
+NAMES = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS", "LiveADCS")
 
 
 def make_scheduler(spec: str, seed: int) -> Scheduler:

@@ -100,6 +100,9 @@ class Scheduler(ABC):
     remembers: ClassVar[frozenset[Source]] = frozenset(get_args(Source))
     """The sources whose reports are kept."""
 
+    sketch: Sketcher | None = None
+    """How updates are sketched for it; None takes whole ones."""
+
     def __init__(
         self,
         *,
@@ -130,7 +133,9 @@ class Scheduler(ABC):
         if source not in get_args(Source):
             raise ValueError(f"source must be one of {get_args(Source)}, got {source!r}")
         if source in self.remembers:
-            self._refused += self.known.record(reports)
+            usable, refused = self.known.check(reports)
+            self._refused += refused
+            self.learn(round, usable, source)
 
     def select(self, round: int, available: Sequence[ClientId], m: int) -> Cohort:
         """Return the cohort of this round: m clients, or all that there are if fewer."""
@@ -163,6 +168,10 @@ class Scheduler(ABC):
     def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Return whom to ask what; by default nobody."""
         return Request()
+
+    def learn(self, round: int, reports: list[ClientReport], source: Source) -> None:
+        """Take in usable reports; by default they are remembered, in `known`."""
+        self.known.remember(reports)
 
     @abstractmethod
     def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:

@@ -230,10 +230,14 @@ class ReportBook:
     def record(self, reports: Iterable[ClientReport]) -> list[tuple[ClientId, str]]:
         """Remember the usable reports; return client and reason of each that was refused."""
         usable, refused = self.check(reports)
+        self.remember(usable)
+        return refused
+
+    def remember(self, usable: Sequence[ClientReport]) -> None:
+        """Remember reports that `check` has found usable."""
         for report in usable:
             self._remember(report)
         self.version += bool(usable)
-        return refused
 
     def _remember(self, report: ClientReport) -> None:
         if report.update is not None:

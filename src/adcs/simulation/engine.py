@@ -208,7 +208,9 @@ class Simulation:
         update = work.aggregate(chosen)
         for i, run in enumerate(self.runs):
             if "training" in run.scheduler.remembers:
-                request = Request(run.cohort.clients, frozenset({"loss", "update"}))
+                request = Request(
+                    run.cohort.clients, frozenset({"loss", "update"}), run.scheduler.sketch
+                )
                 reports = self._reports(work, i, request, chosen[i][0])
                 run.scheduler.observe(self.round, reports, "training")
         rate = self.training.lr if self.training.server_lr is None else self.training.server_lr

@@ -1,0 +1,270 @@
+"""`adcs reproduce beyond`: every case, every rival at every setting, and the verdicts.
+
+FOLDER/
+  reproduce.json       what was asked for
+  base/, m6/ ..        a run folder for each case
+  ablation-base/ ..    and for each case of the ablation
+  figures/             the figure at a glance, PDF, PNG and CSV
+  summary.md           the tables
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from adcs.experiments import wording
+from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.plots import Dots, dot_figure
+from adcs.experiments.reproduce import Plan, quick_look
+from adcs.experiments.tables import Estimate, Record, curves, estimate, paired
+from adcs.runs import write_atomically
+
+OURS = "LiveADCS"
+ABLATION = "ablation-"
+
+AVERAGE_MARGIN = 0.005
+"""How far the average accuracy may lie below Uniform's."""
+
+EXTRA_SHARE = 0.005
+"""Extra client updates allowed for each training update, or one for each client if more."""
+
+
+def protocol() -> dict[str, Any]:
+    """Return the protocol as declared.
+
+    >>> protocol()["case"]["m18"]["m"]
+    18
+    """
+    text = files("adcs.experiments.beyond").joinpath("cases.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def case_experiment(run: str, overrides: Mapping[str, Any]) -> Experiment:
+    """Return the experiment of a case, or of a case's ablation.
+
+    >>> experiment = case_experiment("dirichlet-01", {"seeds": 1})
+    >>> experiment.clients, experiment.schedulers["PowerOfChoice, 2m"]
+    (100, 'PowerOfChoice(candidates=20)')
+    >>> len(case_experiment("ablation-base", {}).schedulers)
+    10
+    """
+    declared = protocol()
+    case = declared["case"][run.removeprefix(ABLATION)]
+    values = {**declared["common"], **case, **overrides}
+    del values["title"], values["seen"]
+    if run.startswith(ABLATION):
+        values["schedulers"] = {OURS: OURS, **declared["ablation"]["variants"]}
+        return from_dict(quick_look(values, overrides))
+    clients = values.get("clients", Experiment().clients)
+    values["schedulers"] = {
+        label: spec.format(double=2 * values["m"])
+        for label, spec in declared["rivals"].items()
+        if "{double}" not in spec or 2 * values["m"] < clients
+    }
+    values["schedulers"] |= {OURS: OURS, **declared["control"]}
+    return from_dict(quick_look(values, overrides))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How LiveADCS did on a case.
+
+    Attributes
+    ----------
+    title, seen
+        The case, and whether choices were made on it.
+    uniform, rival, ours
+        Worst accuracies: of Uniform, of the best rival, of LiveADCS.
+    rival_name
+        The best rival, with its setting.
+    gap
+        LiveADCS minus the best rival, paired.
+    average
+        LiveADCS's average accuracy minus Uniform's, paired.
+    extra, allowed
+        Client updates that were not trained on: the most in any run, and the most allowed.
+    work
+        What was asked of clients besides training, updates and losses, for each training
+        update: by the best rival and by LiveADCS.
+    """
+
+    title: str
+    seen: bool
+    uniform: Estimate
+    rival: Estimate
+    ours: Estimate
+    rival_name: str
+    gap: Estimate
+    average: Estimate
+    extra: int
+    allowed: float
+    work: tuple[float, float]
+
+    @property
+    def failures(self) -> list[str]:
+        """What was to be shown and was not."""
+        found = []
+        if self.gap.high < 0.0:
+            found.append("worst below the best rival's")
+        if self.ours.mean <= self.uniform.mean:
+            found.append("worst not above Uniform's")
+        if self.average.mean < -AVERAGE_MARGIN:
+            found.append("average below Uniform's")
+        if self.extra > self.allowed:
+            found.append("too many probes")
+        return found
+
+    def line(self) -> list[str]:
+        """Return the case's line of the table."""
+        bad = self.failures
+        return [
+            self.title,
+            wording.number(self.uniform.mean, "worst"),
+            f"{self.rival_name} {wording.number(self.rival.mean, 'worst')}",
+            wording.number(self.ours.mean, "worst"),
+            _bold(wording.difference(self.gap), any(f.startswith("worst") for f in bad)),
+            _bold(wording.difference(self.average), any(f.startswith("average") for f in bad)),
+            _bold(f"{self.extra:,} of {self.allowed:,.0f}", "too many probes" in bad),
+            _bold(", ".join(bad), True) if bad else "all shown",
+        ]
+
+
+HEADS = [
+    "case",
+    "Uniform",
+    "best rival",
+    OURS,
+    f"{OURS} - best rival",
+    "average - Uniform's",
+    "extra updates",
+    "verdict",
+]
+
+
+def judge(title: str, seen: bool, experiment: Experiment, records: Sequence[Record]) -> Verdict:
+    """Compare LiveADCS with the best of its rivals on one case."""
+    labels = list(experiment.schedulers)
+    worst = curves(records, "worst", labels).last()
+    average = curves(records, "average", labels).last()
+    rivals = [label for label in labels if label in protocol()["rivals"]]
+    best = max(rivals, key=lambda label: float(worst[label].mean()))
+    training = experiment.m * experiment.rounds
+    final = [record for record in records if record["round"] == experiment.rounds]
+
+    def work(label: str) -> float:
+        mine = [record for record in final if record["scheduler"] == label]
+        asked = [record["extra_updates"] + record["loss_evaluations"] for record in mine]
+        return float(sum(asked)) / max(len(asked), 1) / training
+
+    return Verdict(
+        title=title,
+        seen=seen,
+        uniform=estimate(worst["Uniform"]),
+        rival=estimate(worst[best]),
+        ours=estimate(worst[OURS]),
+        rival_name=best,
+        gap=paired(worst[OURS], worst[best]),
+        average=paired(average[OURS], average["Uniform"]),
+        extra=int(max(r["extra_updates"] for r in final if r["scheduler"] == OURS)),
+        allowed=max(EXTRA_SHARE * training, experiment.clients),
+        work=(work(best), work(OURS)),
+    )
+
+
+class BeyondPlan(Plan):
+    """The cases and ablations, in one folder."""
+
+    @staticmethod
+    def wanted(names: Sequence[str]) -> list[str]:
+        """Return "beyond", which is all that there is here."""
+        if set(names) != {"beyond"}:
+            raise ValueError(f"beyond is reproduced in a folder of its own, without {names}")
+        return ["beyond"]
+
+    def runs(self) -> list[str]:
+        """Return the cases, then the ablations."""
+        declared = protocol()
+        return [*declared["case"], *[ABLATION + case for case in declared["ablation"]["cases"]]]
+
+    def experiment(self, run: str) -> Experiment:
+        """Return the experiment of a case."""
+        return case_experiment(run, self.overrides)
+
+    def report(self) -> list[Verdict]:  # type: ignore[override]
+        """Judge every case, draw the figure, write summary.md, and return the verdicts."""
+        verdicts = []
+        settings = []
+        for name, case in protocol()["case"].items():
+            folder, experiment = self.open(name)
+            records = list(folder.records())
+            verdicts.append(judge(case["title"], case["seen"], experiment, records))
+            settings.append((case["title"], experiment, records))
+        figure = dot_figure(
+            self.base / "figures" / "beyond",
+            "LiveADCS at its defaults, and the best rival at its best setting",
+            [_dots(verdict) for verdict in verdicts],
+        )
+        parts = ["# Beyond the paper", f"![beyond](figures/{figure[1].name})"]
+        for seen, heading in ((True, "Cases that choices were made on"), (False, "Held out")):
+            lines = [verdict.line() for verdict in verdicts if verdict.seen == seen]
+            parts += [f"## {heading}", wording.markdown(HEADS, lines)]
+        parts += ["## Every setting", *[_settings(*entry) for entry in settings]]
+        parts += ["## Ablation", self._ablation()]
+        write_atomically(self.base / "summary.md", ("\n\n".join(parts) + "\n").encode())
+        return verdicts
+
+    def _ablation(self) -> str:
+        declared = protocol()
+        columns: dict[str, dict[str, str]] = {}
+        for case in declared["ablation"]["cases"]:
+            folder, experiment = self.open(ABLATION + case)
+            records = list(folder.records())
+            labels = list(experiment.schedulers)
+            worst = curves(records, "worst", labels).last()
+            average = curves(records, "average", labels).last()
+            cells = {OURS: f"{worst[OURS].mean():.3f} ({average[OURS].mean():.3f})"}
+            for label in labels[1:]:
+                change = wording.difference(paired(worst[label], worst[OURS]))
+                cells[label] = f"{change} ({paired(average[label], average[OURS]).mean:+.3f})"
+            columns[declared["case"][case]["title"]] = cells
+        lines = [
+            [label, *[cells[label] for cells in columns.values()]]
+            for label in (OURS, *declared["ablation"]["variants"])
+        ]
+        return (
+            "Worst accuracy (average in brackets); below it, what changes without each idea.\n\n"
+            + wording.markdown(["", *columns], lines)
+        )
+
+
+def _settings(title: str, experiment: Experiment, records: Sequence[Record]) -> str:
+    labels = list(experiment.schedulers)
+    worst = curves(records, "worst", labels).last()
+    average = curves(records, "average", labels).last()
+    lines = [
+        [
+            label,
+            wording.spread(estimate(worst[label]), "worst"),
+            wording.spread(estimate(average[label]), "average"),
+        ]
+        for label in labels
+    ]
+    heads = [f"{title}, T = {experiment.rounds:,}", "worst", "average"]
+    return wording.markdown(heads, lines)
+
+
+def _dots(verdict: Verdict) -> Dots:
+    title = verdict.title if verdict.seen else f"{verdict.title} (held out)"
+    return Dots(
+        title,
+        {"Uniform": verdict.uniform, "best rival": verdict.rival, OURS: verdict.ours},
+        {"best rival": verdict.work[0], OURS: verdict.work[1]},
+    )
+
+
+def _bold(text: str, bad: bool) -> str:
+    return f"**{text}**" if bad else text

@@ -1,0 +1,330 @@
+"""LiveADCS: ADCS kept current by what training brings in anyway; docs/beyond.md has the method."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+from scipy.optimize import nnls
+
+from adcs.dpp.constraints import Constraints
+from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray, alpha, unit_rows
+from adcs.schedulers.base import Cohort, Request, Source
+from adcs.schedulers.beliefs import OUTLIER, Beliefs
+from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.schedulers.live_kernel import LiveKernel
+from adcs.schedulers.snapshot import Picked
+from adcs.signals.report import ClientId, ClientReport, refusal
+from adcs.signals.sketch import Sketcher
+
+CLIP = 3.0
+"""No client's quality is further from the mean than this many deviations."""
+
+RIDGE = 0.03
+"""Noise assumed in an update when weights are fitted, as a share of the mean squared length."""
+
+LEAST_WEIGHT = 0.02
+"""No chosen client counts less than this share of an equal weight."""
+
+
+class LiveADCS(DeterminantalScheduler):
+    """Determinantal scheduling that needs no tuning and, after a first probe, hardly any probes.
+
+    Training replies refresh their clients' rows of the kernel; the kernel predicts how the other
+    losses fall. Quality is the loss in deviations from the mean over clients. The cohort is the
+    greedy MAP of L = Q C Q, Q = diag(exp(alpha q)), and its weights make its step resemble
+    the Q-weighted mean of all clients' updates.
+
+    Parameters
+    ----------
+    theta
+        Weight of quality against diversity, in [0, 1); quality has no unit.
+    patience
+        A client that has not been chosen for patience N / m rounds gets a place before others
+        do; None lets clients wait for ever.
+    refresh_every
+        A client not heard of for so many rounds is probed, as far as the budget goes.
+    probe_share
+        The budget: probes so far are at most this share of the training updates so far, or one
+        for each client if that is more. Clients never heard of are asked first, then those whose
+        loss has become as uncertain as if nothing were known of it.
+    sketch
+        A `Sketcher` if updates are to be kept, and probes sent, as sketches.
+    **common
+        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+
+    Examples
+    --------
+    >>> from adcs.signals.report import ClientReport
+    >>> scheduler = LiveADCS()
+    >>> scheduler.request(0, ["a", "b", "c"], 2).clients
+    ('a', 'b', 'c')
+    >>> updates = {"a": [1.0, 0.1], "b": [1.0, 0.0], "c": [0.0, 1.0]}
+    >>> replies = [ClientReport(c, 0, loss=1.0, update=updates[c]) for c in updates]
+    >>> scheduler.observe(0, replies, "probe")
+    >>> scheduler.select(0, ["a", "b", "c"], 2).clients
+    ('a', 'c')
+    >>> scheduler.request(1, ["a", "b", "c"], 2).clients
+    ()
+    """
+
+    remembers = frozenset[Source]({"enrolment", "probe", "training"})
+    repeats = False
+
+    def __init__(
+        self,
+        *,
+        theta: float = 0.55,
+        patience: float | None = 5.0,
+        refresh_every: int = 500,
+        probe_share: float = 0.005,
+        sketch: Sketcher | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(theta=theta, refresh_every=refresh_every, sketch=sketch, **common)
+        if theta == 1.0:
+            raise ValueError("theta must be below 1, got 1: for quality alone take PowerOfChoice")
+        if patience is not None and not patience >= 1.0:
+            raise ValueError(f"patience must be at least 1, or None, got {patience!r}")
+        if not probe_share >= 0.0:
+            raise ValueError(f"probe_share must not be negative, got {probe_share!r}")
+        self.patience = patience
+        self.probe_share = probe_share
+        self.signals = frozenset({"update", "loss"})
+        self.beliefs = Beliefs()
+        self.live = LiveKernel()
+        self._place: dict[ClientId, int] = {}
+        self._chosen_at: dict[ClientId, int] = {}
+        self._weights: dict[ClientId, float] = {}
+        self._trained = 0
+        self._probed = 0
+        self._asked: tuple[int, int] = (-1, 0)
+        self._length: int | None = None
+        self._now = 0
+
+    # Whom to ask.
+
+    def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+        """Ask strangers, and those whose loss is no longer known, within the budget."""
+        strangers = [client for client in clients if client not in self._place]
+        seen = len(self._place) + len(strangers)
+        budget = max(seen, int(self.probe_share * self._trained)) - self._probed
+        asked = (strangers + self._forgotten(round, clients))[: max(budget, 0)]
+        # Noted here, counted when the round's cohort is chosen: asking twice is asking once.
+        self._asked = (round, len(asked))
+        return Request(tuple(asked), self.signals, self.sketch) if asked else Request()
+
+    def _forgotten(self, round: int, clients: tuple[ClientId, ...]) -> list[ClientId]:
+        """Return clients whose loss must be asked for, the most uncertain first."""
+        known = [client for client in clients if client in self._place]
+        if not known:
+            return []
+        places = self._places(known)
+        variance = self.beliefs.variance(round)[places]
+        age = round - self.beliefs.heard[places]
+        spread = float(_tame(self.beliefs.loss[places]).var())
+        lost = np.isfinite(variance) & (variance > spread) & (spread > 0.0)
+        assert self.refresh_every is not None
+        lost |= age >= self.refresh_every
+        order = np.lexsort((np.arange(age.size), -age))
+        return [known[i] for i in order if lost[i]]
+
+    # What is learned.
+
+    def observe(self, round: int, reports: Iterable[ClientReport], source: Source) -> None:
+        """Take evidence, from training replies too."""
+        if self.sketch is not None:
+            reports = self._sketched(list(reports), self.sketch)
+        super().observe(round, reports, source)
+
+    def _sketched(self, reports: list[ClientReport], sketch: Sketcher) -> list[ClientReport]:
+        """Return reports with whole updates sketched, if they are as long as most are."""
+        usable = [r for r in reports if isinstance(r, ClientReport) and refusal(r) is None]
+        if self._length is None:
+            lengths = Counter(length for r in usable if (length := _update_length(r)))
+            # The smaller length wins a tie, so that the order of the reports does not matter.
+            self._length = min(lengths, key=lambda n: (-lengths[n], n)) if lengths else None
+        fit = {id(r) for r in usable if r.update is not None and _update_length(r) == self._length}
+        return [
+            replace(r, update=None, sketch=sketch.sketch(r.vector)) if id(r) in fit else r  # type: ignore[arg-type]
+            for r in reports
+        ]
+
+    def learn(self, round: int, reports: list[ClientReport], source: Source) -> None:
+        """Refresh what is believed of those who report, and predict the rest."""
+        super().learn(round, reports, source)
+        telling = [self.known[report.client] for report in reports if self.knows(report)]
+        if not telling:
+            return
+        # In the order of their ids, whatever the order in which the reports came.
+        telling.sort(key=lambda report: (isinstance(report.client, str), report.client))
+        for report in telling:
+            self._place.setdefault(report.client, len(self._place))
+        places = self._places([report.client for report in telling])
+        self._hear(round, places, telling)
+        if source == "training":
+            self._step(places, telling)
+
+    def _hear(self, round: int, places: IndexArray, reports: list[ClientReport]) -> None:
+        vectors = [report.vector for report in reports]
+        rows = np.stack([vector for vector in vectors if vector is not None])
+        lengths = np.array([report.length for report in reports], dtype=np.float64)
+        self.live.put(places, unit_rows(rows), lengths)
+        # A second word on the same model, a probe and then training, is no second look.
+        heard = self.beliefs.heard
+        new = np.array([place >= heard.size or heard[place] < round for place in places])
+        losses = np.array([report.loss for report in reports], dtype=np.float64)
+        if new.any():
+            self.beliefs.hear(places[new], losses[new], round)
+
+    def _step(self, places: IndexArray, reports: list[ClientReport]) -> None:
+        """Predict how the global step of these replies changes everybody's loss."""
+        weights = np.array([self._weights.get(report.client, 0.0) for report in reports])
+        if weights.sum() > 0.0:
+            self.beliefs.fall((weights / weights.sum()) @ self.live.products(places))
+
+    # Who trains.
+
+    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+        """Take the MAP among the known, draw among the unknown."""
+        if self._asked[0] == round:
+            self._probed += self._asked[1]
+            self._asked = (-1, 0)
+        for client in clients:
+            self._chosen_at.setdefault(client, round)
+        cohort = super().choose(round, clients, m)
+        self._weights = dict(zip(cohort.clients, cohort.weights, strict=True))
+        self._chosen_at.update(dict.fromkeys(cohort.clients, round))
+        self._trained += len(cohort.clients)
+        return cohort
+
+    def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
+        """Take the greedy MAP, those who have waited too long first, and weigh it."""
+        self._now = round
+        due = self._due(round, known, m, constraints)
+        required = [*constraints.required, *due]
+        picked = super().pick(round, known, m, replace(constraints, required=required))
+        index = {client: i for i, client in enumerate(known)}
+        chosen = np.array([index[client] for client in picked.clients])
+        weights = self.weights(known, chosen)
+        named = [known[i] for i in due]
+        return Picked(picked.clients, weights.tolist(), {**picked.diagnostics, "waited": named})
+
+    def kernel(self, known: list[ClientId]) -> tuple[FloatArray, Float64Array | None]:
+        """Return the last directions of these clients and, unless they are many, C."""
+        places = self._places(known)
+        cosines = self.live.cosines(places)
+        return self.live.unit if cosines is not None else self.live.unit[places], cosines
+
+    def scores(self, known: list[ClientId]) -> Float64Array:
+        """Return each loss, with what it may be above that, in deviations over clients.
+
+        The deviation counts what is uncertain too: where losses differ no more than they are
+        uncertain, quality hardly matters.
+        """
+        places = self._places(known)
+        losses = _tame(self.beliefs.loss[places])
+        spread = float(losses.var())
+        variance = np.minimum(self.beliefs.variance(self._now)[places], spread)
+        upper = losses + np.sqrt(variance)
+        scale = np.sqrt(spread + variance.mean())
+        if scale == 0.0:
+            return np.zeros(len(known))
+        return np.asarray(np.clip((upper - upper.mean()) / scale, -CLIP, CLIP))
+
+    def weights(self, known: list[ClientId], chosen: IndexArray) -> Float64Array:
+        """Return weights with which the chosen clients' step is nearest to that of all.
+
+        Least squares in the geometry of the kernel: sum_S w_i u_i is to be the mean of all u_j
+        weighted by exp(alpha q_j), with w not negative.
+        """
+        places = self._places(known)
+        share = np.exp(alpha(self.theta) * self.scores(known))
+        share /= share.sum()
+        lengths = self.live.lengths[places]
+        lengths = np.minimum(lengths, OUTLIER * np.median(lengths))
+        lengths = lengths / np.sqrt((lengths**2).mean())
+        cosines = self.live.rows(places[chosen])[:, places]
+        gram = cosines * lengths[chosen, None] * lengths
+        inner = gram[:, chosen] + RIDGE * np.eye(chosen.size)
+        own = share[chosen] / share[chosen].sum()
+        lower = cholesky(inner, lower=True)
+        wanted = solve_triangular(lower, gram @ share + RIDGE * own, lower=True)
+        weights, _ = nnls(lower.T, wanted)
+        if not weights.sum() > 0.0:
+            weights = own
+        weights = weights / weights.sum()
+        return np.asarray(np.maximum(weights, LEAST_WEIGHT / chosen.size))
+
+    def _due(
+        self, round: int, known: list[ClientId], m: int, constraints: Constraints
+    ) -> list[int]:
+        """Return those who have waited too long, longest first: at most half of the places."""
+        if self.patience is None:
+            return []
+        bound = self.patience * len(known) / m
+        waits = [(self._chosen_at[client] - round, i) for i, client in enumerate(known)]
+        places = min((m + 1) // 2, m - len(constraints.required))
+        late = [i for wait, i in sorted(waits) if -wait >= bound]
+        late = [i for i in late if i not in constraints.required]
+        if constraints.caps is None:
+            return late[:places]
+        room = dict(constraints.caps)  # type: ignore[arg-type]
+        labels = constraints.groups
+        assert labels is not None
+        room = Counter(room) - Counter(labels[i] for i in constraints.required)
+        due: list[int] = []
+        for i in late:
+            if len(due) < places and room[labels[i]] > 0:
+                room[labels[i]] -= 1
+                due.append(i)
+        return due
+
+    def _places(self, clients: list[ClientId]) -> IndexArray:
+        return np.fromiter((self._place[client] for client in clients), np.intp, len(clients))
+
+    def state(self) -> dict[str, Any]:
+        """Return all that was learned."""
+        return {
+            **super().state(),
+            "beliefs": self.beliefs.state(),
+            "live": self.live.state(),
+            "place": [[client, place] for client, place in self._place.items()],
+            "chosen_at": [[client, at] for client, at in self._chosen_at.items()],
+            "weights": [[client, weight] for client, weight in self._weights.items()],
+            "trained": self._trained,
+            "probed": self._probed,
+            "length": self._length,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state."""
+        super().restore(state)
+        self.beliefs.restore(state["beliefs"])
+        self.live.restore(state["live"])
+        self._place = dict(state["place"])
+        self._chosen_at = dict(state["chosen_at"])
+        self._weights = dict(state["weights"])
+        self._trained = state["trained"]
+        self._probed = state["probed"]
+        self._length = state["length"]
+
+
+def _update_length(report: ClientReport) -> int | None:
+    """Return the length of an update, or of the update that a sketch is of."""
+    if report.sketch is not None:
+        return report.sketch.length
+    return None if report.vector is None else report.vector.size
+
+
+def _tame(losses: Float64Array) -> Float64Array:
+    """Return losses with those pulled in that are far from the rest: they may be lies."""
+    middle = np.median(losses)
+    typical = 1.4826 * float(np.median(np.abs(losses - middle)))
+    if typical == 0.0:
+        return losses
+    return np.clip(losses, middle - OUTLIER * typical, middle + OUTLIER * typical)
