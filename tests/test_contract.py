@@ -39,6 +39,10 @@ SCHEDULERS: dict[str, Make] = {
     "ADCS diverse": partial(adcs.ADCS, theta=0.0),
     "ADCS greedy for quality": partial(adcs.ADCS, theta=1.0),
     "ADCS of a function": partial(adcs.ADCS, quality=lambda report: report.loss**2),
+    "LiveADCS": adcs.LiveADCS,
+    "LiveADCS sketched": partial(adcs.LiveADCS, sketch=SKETCH),
+    "LiveADCS probing": partial(adcs.LiveADCS, refresh_every=2, probe_share=0.5),
+    "LiveADCS impatient": partial(adcs.LiveADCS, patience=1.0),
 }
 
 

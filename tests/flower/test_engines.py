@@ -81,7 +81,16 @@ def cohorts_of(lines: list[dict[str, Any]]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    "spec", [SPEC, "ADCS(refresh_every=5, sketch=256)", "DivFL(refresh_every=5)", "OCS", "Uniform"]
+    "spec",
+    [
+        SPEC,
+        "ADCS(refresh_every=5, sketch=256)",
+        "DivFL(refresh_every=5)",
+        "OCS",
+        "Uniform",
+        "LiveADCS",
+        "LiveADCS(sketch=256)",
+    ],
 )
 def test_local_grid_chooses_as_the_simulator_does(spec: str, tmp_path: Path) -> None:
     cohorts, evaluation = in_process(spec)

@@ -120,9 +120,13 @@ class DeterminantalScheduler(SnapshotScheduler):
                 "objective": finite(selection.objective),
                 "log_det": finite(selection.log_det),
                 "rank": selection.rank,
-                "oldest_report": min(int(self.known[client].round) for client in known),
+                "oldest_report": self.oldest(known),
             },
         )
+
+    def oldest(self, known: list[ClientId]) -> int:
+        """Return the round of the oldest report among these clients'."""
+        return min(int(self.known[client].round) for client in known)
 
 
 def finite(value: float) -> float | None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
-from scipy.optimize import nnls
 
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray, alpha, unit_rows
@@ -98,7 +97,8 @@ class LiveADCS(DeterminantalScheduler):
         self.beliefs = Beliefs()
         self.live = LiveKernel()
         self._place: dict[ClientId, int] = {}
-        self._chosen_at: dict[ClientId, int] = {}
+        self._chosen_at: IndexArray = np.empty(0, dtype=np.intp)
+        self._met: tuple[tuple[ClientId, ...], list[ClientId], IndexArray, int] | None = None
         self._weights: dict[ClientId, float] = {}
         self._trained = 0
         self._probed = 0
@@ -110,17 +110,19 @@ class LiveADCS(DeterminantalScheduler):
 
     def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Ask strangers, and those whose loss is no longer known, within the budget."""
-        strangers = [client for client in clients if client not in self._place]
+        known = self.familiar(clients)
+        strangers = []
+        if len(known) < len(clients):
+            strangers = [client for client in clients if client not in self._place]
         seen = len(self._place) + len(strangers)
         budget = max(seen, int(self.probe_share * self._trained)) - self._probed
-        asked = (strangers + self._forgotten(round, clients))[: max(budget, 0)]
+        asked = (strangers + self._forgotten(round, known))[: max(budget, 0)]
         # Noted here, counted when the round's cohort is chosen: asking twice is asking once.
         self._asked = (round, len(asked))
         return Request(tuple(asked), self.signals, self.sketch) if asked else Request()
 
-    def _forgotten(self, round: int, clients: tuple[ClientId, ...]) -> list[ClientId]:
-        """Return clients whose loss must be asked for, the most uncertain first."""
-        known = [client for client in clients if client in self._place]
+    def _forgotten(self, round: int, known: list[ClientId]) -> list[ClientId]:
+        """Return clients whose loss must be asked for, the longest unheard first."""
         if not known:
             return []
         places = self._places(known)
@@ -130,8 +132,8 @@ class LiveADCS(DeterminantalScheduler):
         lost = np.isfinite(variance) & (variance > spread) & (spread > 0.0)
         assert self.refresh_every is not None
         lost |= age >= self.refresh_every
-        order = np.lexsort((np.arange(age.size), -age))
-        return [known[i] for i in order if lost[i]]
+        missing = lost.nonzero()[0]
+        return [known[i] for i in missing[np.argsort(-age[missing], kind="stable")]]
 
     # What is learned.
 
@@ -162,9 +164,10 @@ class LiveADCS(DeterminantalScheduler):
             return
         # In the order of their ids, whatever the order in which the reports came.
         telling.sort(key=lambda report: (isinstance(report.client, str), report.client))
-        for report in telling:
-            self._place.setdefault(report.client, len(self._place))
-        places = self._places([report.client for report in telling])
+        names = [report.client for report in telling]
+        places = np.array([self._place.setdefault(name, len(self._place)) for name in names])
+        newcomers = len(self._place) - self._chosen_at.size
+        self._chosen_at = np.append(self._chosen_at, np.full(newcomers, round, dtype=np.intp))
         self._hear(round, places, telling)
         if source == "training":
             self._step(places, telling)
@@ -194,11 +197,9 @@ class LiveADCS(DeterminantalScheduler):
         if self._asked[0] == round:
             self._probed += self._asked[1]
             self._asked = (-1, 0)
-        for client in clients:
-            self._chosen_at.setdefault(client, round)
         cohort = super().choose(round, clients, m)
         self._weights = dict(zip(cohort.clients, cohort.weights, strict=True))
-        self._chosen_at.update(dict.fromkeys(cohort.clients, round))
+        self._chosen_at[[self._place[c] for c in cohort.clients if c in self._place]] = round
         self._trained += len(cohort.clients)
         return cohort
 
@@ -217,8 +218,11 @@ class LiveADCS(DeterminantalScheduler):
     def kernel(self, known: list[ClientId]) -> tuple[FloatArray, Float64Array | None]:
         """Return the last directions of these clients and, unless they are many, C."""
         places = self._places(known)
-        cosines = self.live.cosines(places)
-        return self.live.unit if cosines is not None else self.live.unit[places], cosines
+        return self.live.directions(places), self.live.cosines(places)
+
+    def oldest(self, known: list[ClientId]) -> int:
+        """Return the round of the oldest report among these clients'."""
+        return int(self.beliefs.heard[self._places(known)].min())
 
     def scores(self, known: list[ClientId]) -> Float64Array:
         """Return each loss, with what it may be above that, in deviations over clients.
@@ -242,6 +246,8 @@ class LiveADCS(DeterminantalScheduler):
         Least squares in the geometry of the kernel: sum_S w_i u_i is to be the mean of all u_j
         weighted by exp(alpha q_j), with w not negative.
         """
+        from scipy.optimize import nnls  # here, because `import adcs` is to stay quick
+
         places = self._places(known)
         share = np.exp(alpha(self.theta) * self.scores(known))
         share /= share.sum()
@@ -267,10 +273,11 @@ class LiveADCS(DeterminantalScheduler):
         if self.patience is None:
             return []
         bound = self.patience * len(known) / m
-        waits = [(self._chosen_at[client] - round, i) for i, client in enumerate(known)]
+        waits = round - self._chosen_at[self._places(known)]
+        over = (waits >= bound).nonzero()[0]
+        order = over[np.argsort(-waits[over], kind="stable")].tolist()
         places = min((m + 1) // 2, m - len(constraints.required))
-        late = [i for wait, i in sorted(waits) if -wait >= bound]
-        late = [i for i in late if i not in constraints.required]
+        late = [i for i in order if i not in constraints.required]
         if constraints.caps is None:
             return late[:places]
         room = dict(constraints.caps)  # type: ignore[arg-type]
@@ -284,8 +291,20 @@ class LiveADCS(DeterminantalScheduler):
                 due.append(i)
         return due
 
-    def _places(self, clients: list[ClientId]) -> IndexArray:
-        return np.fromiter((self._place[client] for client in clients), np.intp, len(clients))
+    def familiar(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
+        """Return those of the clients that have reported; their places are looked up once."""
+        met = self._met
+        if met is None or met[0] is not clients or met[3] != len(self._place):
+            known = [client for client in clients if client in self._place]
+            places = np.array([self._place[client] for client in known], dtype=np.intp)
+            met = self._met = (clients, known, places, len(self._place))
+        return met[1]
+
+    def _places(self, known: list[ClientId]) -> IndexArray:
+        """Return the places of familiar clients."""
+        if self._met is not None and known is self._met[1]:
+            return self._met[2]
+        return np.array([self._place[client] for client in known], dtype=np.intp)
 
     def state(self) -> dict[str, Any]:
         """Return all that was learned."""
@@ -294,7 +313,7 @@ class LiveADCS(DeterminantalScheduler):
             "beliefs": self.beliefs.state(),
             "live": self.live.state(),
             "place": [[client, place] for client, place in self._place.items()],
-            "chosen_at": [[client, at] for client, at in self._chosen_at.items()],
+            "chosen_at": self._chosen_at.copy(),
             "weights": [[client, weight] for client, weight in self._weights.items()],
             "trained": self._trained,
             "probed": self._probed,
@@ -307,7 +326,8 @@ class LiveADCS(DeterminantalScheduler):
         self.beliefs.restore(state["beliefs"])
         self.live.restore(state["live"])
         self._place = dict(state["place"])
-        self._chosen_at = dict(state["chosen_at"])
+        self._chosen_at = np.array(state["chosen_at"])
+        self._met = None
         self._weights = dict(state["weights"])
         self._trained = state["trained"]
         self._probed = state["probed"]

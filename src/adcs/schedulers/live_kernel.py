@@ -49,13 +49,18 @@ class LiveKernel:
             self._cosines[clients] = rows
             self._cosines[:, clients] = rows.T
 
+    def directions(self, clients: IndexArray) -> FloatArray:
+        """Return the unit rows of these clients."""
+        return self.unit if self._everyone(clients) else self.unit[clients]
+
     def cosines(self, clients: IndexArray) -> Float64Array | None:
         """Return the similarity C of these clients, or None where it is not kept."""
-        if self._cosines is None:
-            return None
-        if clients.size == self.lengths.size and (np.diff(clients) == 1).all():
+        if self._cosines is None or self._everyone(clients):
             return self._cosines
         return np.asarray(self._cosines[np.ix_(clients, clients)])
+
+    def _everyone(self, clients: IndexArray) -> bool:
+        return clients.size == self.lengths.size and bool((np.diff(clients) == 1).all())
 
     def rows(self, clients: IndexArray) -> Float64Array:
         """Return the cosines of these clients' updates with everybody's, a row each."""

@@ -74,7 +74,7 @@ class SnapshotScheduler(Scheduler):
         key = (self.known.version, clients, m)
         if self._last is not None and self._last[0] == key:
             return self._last[1]
-        known = [client for client in clients if self.knows(self.known.get(client))]
+        known = self.familiar(clients)
         places = self.rules.places(clients, m)
         drawn: list[ClientId] = []
         queue: list[ClientId] = []
@@ -139,6 +139,10 @@ class SnapshotScheduler(Scheduler):
     @abstractmethod
     def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
         """Pick m of the known clients; constraints are on positions in that list."""
+
+    def familiar(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
+        """Return those of the clients whose evidence is enough to be picked by."""
+        return [client for client in clients if self.knows(self.known.get(client))]
 
     def knows(self, report: ClientReport | None) -> bool:
         """Return whether a client's evidence is enough to be picked by."""

@@ -1,0 +1,300 @@
+"""LiveADCS: beliefs, the kernel kept row by row, the budget, patience, units and lies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import adcs
+from adcs.dpp.kernel import alpha, similarity, unit_rows
+from adcs.schedulers import live_kernel
+from adcs.schedulers.beliefs import Beliefs
+from adcs.schedulers.live_kernel import LiveKernel
+from adcs.signals.report import ClientReport
+from adcs.testing import Crowd
+
+# Beliefs.
+
+
+def test_noise_and_drift_are_found_from_surprises() -> None:
+    """Random walks seen through noise, every client now and then."""
+    rng = np.random.default_rng(0)
+    n, noise, drift = 40, 0.04, 0.001
+    losses = rng.uniform(1.0, 2.0, n)
+    beliefs = Beliefs()
+    errors, raw = [], []
+    for round in range(1500):
+        seen = np.arange(n) if round == 0 else np.sort(rng.permutation(n)[: rng.integers(2, 12)])
+        said = losses[seen] + rng.normal(0.0, noise**0.5, seen.size)
+        beliefs.hear(seen, said, round)
+        if round > 500:
+            errors.append(float(((beliefs.loss[seen] - losses[seen]) ** 2).mean()))
+            raw.append(float(((said - losses[seen]) ** 2).mean()))
+        losses += rng.normal(0.0, drift**0.5, n)
+    found_noise, found_drift = beliefs.noise
+    # A surprise holds the variance of the belief too, which a filter at rest keeps well below.
+    assert noise < found_noise < 1.7 * noise
+    assert 0.3 * drift < found_drift < 2.0 * drift
+    assert np.mean(errors) < 0.5 * np.mean(raw)
+
+
+def test_losses_of_silent_clients_are_predicted() -> None:
+    """Where losses are linear in the model, one scale makes the prediction exact."""
+    rng = np.random.default_rng(1)
+    n, d, rate = 8, 20, 0.05
+    gradients = rng.normal(size=(n, d)) + 1.0
+    model = np.zeros(d)
+    beliefs = Beliefs()
+    beliefs.hear(np.arange(n), 100.0 + gradients @ model, 0)
+    for round in range(1, 40):
+        step = gradients[:3].mean(axis=0)
+        model -= rate * step
+        beliefs.fall(gradients @ step)
+        beliefs.hear(np.arange(3), 100.0 + gradients[:3] @ model, round)
+    truth = 100.0 + gradients @ model
+    # The very first step was taken before anything was known of the scale.
+    missed = rate * (gradients[3:] @ gradients[:3].mean(axis=0))
+    np.testing.assert_allclose(beliefs.loss[3:] - missed, truth[3:], rtol=1e-9)
+
+
+def test_a_lie_does_not_spoil_what_is_known_of_noise() -> None:
+    rng = np.random.default_rng(2)
+    beliefs = Beliefs()
+    beliefs.hear(np.arange(10), np.ones(10), 0)
+    for round in range(1, 50):
+        beliefs.hear(np.arange(10), 1.0 + rng.normal(0.0, 0.1, 10), round)
+    before = beliefs.noise
+    beliefs.hear(np.arange(1), np.array([1e29]), 50)
+    assert beliefs.noise[0] < 1.2 * before[0]
+    assert beliefs.noise[1] < 2.0 * before[1]
+
+
+# The kernel.
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    batches=st.lists(
+        st.lists(st.integers(0, 6), min_size=1, max_size=5, unique=True), min_size=1, max_size=8
+    ),
+    limit=st.sampled_from([3, 2000]),
+)
+def test_row_by_row_is_the_kernel_rebuilt(batches: list[list[int]], limit: int) -> None:
+    kept = live_kernel.GRAM_LIMIT
+    live_kernel.GRAM_LIMIT = limit
+    try:
+        rng = np.random.default_rng(len(batches))
+        kernel = LiveKernel()
+        latest: dict[int, Any] = {}
+        place: dict[int, int] = {}
+        for batch in batches:
+            clients = [place.setdefault(client, len(place)) for client in batch]
+            rows = rng.normal(size=(len(clients), 9))
+            norms = np.linalg.norm(rows, axis=1)
+            kernel.put(np.array(clients), unit_rows(rows), norms)
+            latest.update(zip(clients, rows, strict=True))
+        table = np.array([latest[c] for c in range(len(latest))])
+        everyone = np.arange(len(latest))
+        np.testing.assert_allclose(kernel.products(everyone), table @ table.T, atol=1e-12)
+        found = kernel.cosines(everyone)
+        if len(latest) > limit:
+            assert found is None
+        else:
+            assert found is not None
+            np.testing.assert_allclose(found, similarity(unit_rows(table)), atol=1e-12)
+            assert (found == found.T).all()
+            assert (found.diagonal() == 1.0).all()
+    finally:
+        live_kernel.GRAM_LIMIT = kept
+
+
+# The scheduler.
+
+
+def rounds_of(scheduler: adcs.LiveADCS, crowd: Crowd, rounds: int, m: int) -> list[Any]:
+    return [crowd.play(scheduler, round, m) for round in range(rounds)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    share=st.sampled_from([0.0, 0.005, 0.05, 0.3]),
+    refresh=st.integers(1, 12),
+    seed=st.integers(0, 1000),
+)
+def test_the_budget_is_never_passed(share: float, refresh: int, seed: int) -> None:
+    """Clients come and go; what was asked never exceeds what the parameters allow."""
+    rng = np.random.default_rng(seed)
+    crowd = Crowd(range(14))
+    scheduler = adcs.LiveADCS(probe_share=share, refresh_every=refresh)
+    asked = trained = 0
+    met: set[int] = set()
+    for round in range(30):
+        here = [c for c in range(14) if rng.random() < 0.7]
+        met |= set(here)
+        request = scheduler.request(round, here, 4)
+        assert scheduler.request(round, here, 4) == request
+        asked += len(request.clients)
+        assert asked <= max(len(met), share * trained)
+        scheduler.observe(round, crowd.answer(round, request), "probe")
+        cohort = scheduler.select(round, here, 4)
+        trained += len(cohort.clients)
+        replies = [crowd.report(round, c) for c in cohort.clients]
+        scheduler.observe(round, replies, "training")
+    assert asked >= len(met & set(range(14))) or share == 0.0
+
+
+def test_drift_is_what_makes_it_probe() -> None:
+    """Where losses stand still nobody is asked again; where they wander, the silent are."""
+
+    def probes(wander: float) -> int:
+        rng = np.random.default_rng(5)
+        crowd = Crowd(range(20))
+        losses = np.linspace(1.0, 2.0, 20)
+        scheduler = adcs.LiveADCS(probe_share=0.2, refresh_every=10**6, patience=None)
+        asked = 0
+        for round in range(120):
+            losses = np.abs(losses + rng.normal(0.0, wander, 20))
+            telling = {
+                c: replace(crowd.report(0, c), round=round, loss=losses[c], norm=None)
+                for c in range(20)
+            }
+            request = scheduler.request(round, range(20), 4)
+            asked += len(request.clients)
+            scheduler.observe(round, [telling[c] for c in request.clients], "probe")
+            cohort = scheduler.select(round, range(20), 4)
+            scheduler.observe(round, [telling[c] for c in cohort.clients], "training")
+        return asked
+
+    assert probes(0.0) == 20
+    assert probes(0.3) > 25
+
+
+def waits(patience: float | None, n: int, m: int, rounds: int) -> int:
+    """Return the longest wait of any client where the same few have the largest losses."""
+    crowd = Crowd(range(n))
+    scheduler = adcs.LiveADCS(patience=patience, probe_share=0.0)
+    last = dict.fromkeys(range(n), 0)
+    longest = 0
+    for round in range(rounds):
+        told = {
+            c: replace(crowd.report(0, c), round=round, loss=5.0 if c < m else 1.0)
+            for c in range(n)
+        }
+        request = scheduler.request(round, range(n), m)
+        scheduler.observe(round, [told[c] for c in request.clients], "probe")
+        cohort = scheduler.select(round, range(n), m)
+        scheduler.observe(round, [told[c] for c in cohort.clients], "training")
+        longest = max([longest, *[round - last[c] for c in range(n)]])
+        last.update(dict.fromkeys(cohort.clients, round))
+    return longest
+
+
+@pytest.mark.parametrize(("n", "m"), [(12, 3), (20, 1), (9, 8), (30, 7)])
+def test_nobody_starves(n: int, m: int) -> None:
+    patience = 3.0
+    # Half of the places go to those who are late, so a queue of all n is through after 2 n / m.
+    assert waits(patience, n, m, rounds=int(12 * n / m) + 20) <= (patience + 2.0) * n / m + 1.0
+
+
+def test_without_patience_they_do() -> None:
+    assert waits(None, 30, 7, rounds=60) > 5.0 * 30 / 7 + 1.0
+
+
+def test_the_unit_of_losses_and_updates_does_not_matter() -> None:
+    crowd = Crowd(range(15))
+
+    def cohorts(unit: float, length: float) -> list[Any]:
+        scheduler = adcs.LiveADCS()
+        found = []
+        for round in range(25):
+            told = {
+                c: replace(
+                    r := crowd.report(round, c),
+                    loss=unit * r.loss,  # type: ignore[operator]
+                    update=length * np.asarray(r.update),
+                    norm=None,
+                )
+                for c in range(15)
+            }
+            request = scheduler.request(round, range(15), 5)
+            scheduler.observe(round, [told[c] for c in request.clients], "probe")
+            cohort = scheduler.select(round, range(15), 5)
+            scheduler.observe(round, [told[c] for c in cohort.clients], "training")
+            found.append(cohort)
+        return found
+
+    # Powers of two, so that rounding is the same.
+    for one, other in zip(cohorts(1.0, 1.0), cohorts(1024.0, -0.25), strict=True):
+        assert one.clients == other.clients
+        np.testing.assert_allclose(one.weights, other.weights, rtol=1e-9)
+
+
+def test_weights_turn_the_step_towards_everybodys() -> None:
+    crowd = Crowd(range(18))
+    scheduler = adcs.LiveADCS()
+    nearer = 0
+    for round in range(20):
+        request = scheduler.request(round, range(18), 6)
+        scheduler.observe(round, crowd.answer(round, request), "probe")
+        cohort = scheduler.select(round, range(18), 6)
+        known = list(range(18))
+        share = np.exp(alpha(scheduler.theta) * scheduler.scores(known))
+        gram = scheduler.live.products(np.arange(18))
+        target = share / share.sum()
+
+        def cosine(weights: Any, gram: Any = gram, target: Any = target) -> float:
+            lengths = (weights @ gram @ weights) * (target @ gram @ target)
+            return float(weights @ gram @ target / lengths**0.5)
+
+        ours, equal = np.zeros(18), np.zeros(18)
+        ours[list(cohort.clients)] = np.array(cohort.weights) / sum(cohort.weights)
+        equal[list(cohort.clients)] = 1 / 6
+        nearer += cosine(ours) > cosine(equal)
+        scheduler.observe(round, [crowd.report(round, c) for c in cohort.clients], "training")
+    assert nearer >= 18
+
+
+def test_one_liar_does_not_blind_it() -> None:
+    """A claim of an absurd loss leaves the others as far apart as they were."""
+    crowd = Crowd(range(12))
+    scheduler = adcs.LiveADCS()
+    told = [
+        replace(r, loss=1e29 if r.client == 7 else r.loss)
+        for r in (crowd.report(0, c) for c in range(12))
+    ]
+    scheduler.observe(0, told, "probe")
+    cohort = scheduler.select(0, range(12), 4)
+    scores = scheduler.scores(list(range(12)))
+    honest = np.delete(scores, 7)
+    assert honest.std() > 0.3
+    assert scores[7] <= 3.0
+    assert max(cohort.weights) < 0.9 * sum(cohort.weights)
+
+
+def test_replies_without_a_loss_are_no_news() -> None:
+    crowd = Crowd(range(8))
+    scheduler = adcs.LiveADCS()
+    rounds_of(scheduler, crowd, 3, 3)
+    before = scheduler.beliefs.loss.copy()
+    scheduler.observe(3, [ClientReport(2, 3, update=np.ones(12))], "training")
+    np.testing.assert_array_equal(scheduler.beliefs.loss, before)
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ({"theta": 1.0}, "theta must be below 1"),
+        ({"theta": -0.1}, "-0.1"),
+        ({"patience": 0.5}, "0.5"),
+        ({"probe_share": -1.0}, "-1.0"),
+        ({"refresh_every": 0}, "0"),
+    ],
+)
+def test_wrong_settings(setting: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        adcs.LiveADCS(**setting)
