@@ -23,6 +23,7 @@ unit: $(READY)-test
 
 bench: $(READY)-bench
 	$(BIN)/python benchmarks/bench_map.py
+	$(BIN)/python benchmarks/bench_live.py
 	$(BIN)/python benchmarks/bench_sketch.py
 	$(BIN)/python benchmarks/bench_simulator.py
 	$(BIN)/python benchmarks/bench_certificate.py

@@ -350,3 +350,11 @@ def test_without_the_extra() -> None:
     assert done.stderr.strip() == (
         "adcs: the command line needs typer; pip install 'adcs[cli]' brings it"
     )
+
+
+def test_explain_says_who_had_waited(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    adcs("compare", *SMALL, "--scheduler", "LiveADCS(patience=1.0)", "--out", run)
+    said = adcs("explain", run, "--round", 8).output
+    assert "had waited for too long" in said
+    assert "The oldest report is of round" in said

@@ -56,8 +56,12 @@ def explain(
         oldest = choice.cohort.diagnostics.get("oldest_report", round)
         typer.echo(
             f"Each pick has the largest θ q + (1-θ) log r² at its turn, θ = {choice.theta:g}; r is "
-            f"what its update has outside the span of earlier picks. Reports are of round {oldest}."
+            f"what its update has outside the span of earlier picks. The oldest report is of "
+            f"round {oldest}."
         )
+    if waited := choice.cohort.diagnostics.get("waited"):
+        late = ", ".join(map(str, waited))
+        typer.echo(f"Chosen before all others, because they had waited for too long: {late}.")
     found = why.tables(choice)
     for table in found:
         show_table(*table)
