@@ -259,6 +259,39 @@ def test_weights_turn_the_step_towards_everybodys() -> None:
     assert nearer >= 18
 
 
+def test_newcomers_count_as_much_as_others_do_on_average() -> None:
+    crowd = Crowd(range(20))
+    scheduler = adcs.LiveADCS(probe_share=0.0)
+    for round in range(4):
+        crowd.play(scheduler, round, 5, range(10))
+    # Nobody answers a probe, so the newcomers among these are drawn.
+    cohort = scheduler.select(4, range(20), 8)
+    weights = dict(zip(cohort.clients, cohort.weights, strict=True))
+    drawn = cohort.diagnostics["drawn"]
+    assert drawn
+    known = [weight for client, weight in weights.items() if client not in drawn]
+    assert all(weights[client] == pytest.approx(np.mean(known)) for client in drawn)
+
+
+def test_tiny_updates_have_weights_all_the_same() -> None:
+    scheduler = adcs.LiveADCS()
+    rows = 1e-200 * np.random.default_rng(0).normal(size=(6, 4))
+    told = [ClientReport(c, 0, loss=1.0 + c, update=rows[c]) for c in range(6)]
+    scheduler.observe(0, told, "probe")
+    assert np.isfinite(scheduler.select(0, range(6), 3).weights).all()
+
+
+def test_caps_hold_for_those_who_waited() -> None:
+    crowd = Crowd(range(12))
+    scheduler = adcs.LiveADCS(
+        patience=1.0, groups={c: c % 3 for c in range(12)}, caps=1, required=[0]
+    )
+    for round in range(30):
+        chosen = crowd.play(scheduler, round, 3).clients
+        assert sorted(c % 3 for c in chosen) == [0, 1, 2]
+        assert 0 in chosen
+
+
 def test_one_liar_does_not_blind_it() -> None:
     """A claim of an absurd loss leaves the others as far apart as they were."""
     crowd = Crowd(range(12))
@@ -292,7 +325,8 @@ def test_replies_without_a_loss_are_no_news() -> None:
         ({"theta": -0.1}, "-0.1"),
         ({"patience": 0.5}, "0.5"),
         ({"probe_share": -1.0}, "-1.0"),
-        ({"refresh_every": 0}, "0"),
+        ({"refresh_every": 0}, "refresh_every"),
+        ({"probe_share": float("nan")}, "nan"),
     ],
 )
 def test_wrong_settings(setting: dict[str, Any], named: str) -> None:

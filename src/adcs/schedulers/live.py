@@ -46,7 +46,8 @@ class LiveADCS(DeterminantalScheduler):
         A client that has not been chosen for patience N / m rounds gets a place before others
         do; None lets clients wait for ever.
     refresh_every
-        A client not heard of for so many rounds is probed, as far as the budget goes.
+        A client not heard of for so many rounds is probed, as far as the budget goes; None sets
+        no such limit.
     probe_share
         The budget: probes so far are at most this share of the training updates so far, or one
         for each client if that is more. Clients never heard of are asked first, then those whose
@@ -79,7 +80,7 @@ class LiveADCS(DeterminantalScheduler):
         *,
         theta: float = 0.55,
         patience: float | None = 5.0,
-        refresh_every: int = 500,
+        refresh_every: int | None = 500,
         probe_share: float = 0.005,
         sketch: Sketcher | None = None,
         **common: Any,
@@ -130,8 +131,8 @@ class LiveADCS(DeterminantalScheduler):
         age = round - self.beliefs.heard[places]
         spread = float(_tame(self.beliefs.loss[places]).var())
         lost = np.isfinite(variance) & (variance > spread) & (spread > 0.0)
-        assert self.refresh_every is not None
-        lost |= age >= self.refresh_every
+        if self.refresh_every is not None:
+            lost |= age >= self.refresh_every
         missing = lost.nonzero()[0]
         return [known[i] for i in missing[np.argsort(-age[missing], kind="stable")]]
 
@@ -253,7 +254,8 @@ class LiveADCS(DeterminantalScheduler):
         share /= share.sum()
         lengths = self.live.lengths[places]
         lengths = np.minimum(lengths, OUTLIER * np.median(lengths))
-        lengths = lengths / np.sqrt((lengths**2).mean())
+        mean_square = float((lengths**2).mean())
+        lengths = lengths / np.sqrt(mean_square) if mean_square > 0.0 else np.ones(lengths.size)
         cosines = self.live.rows(places[chosen])[:, places]
         gram = cosines * lengths[chosen, None] * lengths
         inner = gram[:, chosen] + RIDGE * np.eye(chosen.size)
@@ -280,10 +282,10 @@ class LiveADCS(DeterminantalScheduler):
         late = [i for i in order if i not in constraints.required]
         if constraints.caps is None:
             return late[:places]
-        room = dict(constraints.caps)  # type: ignore[arg-type]
         labels = constraints.groups
         assert labels is not None
-        room = Counter(room) - Counter(labels[i] for i in constraints.required)
+        assert isinstance(constraints.caps, Mapping)
+        room = Counter(constraints.caps) - Counter(labels[i] for i in constraints.required)
         due: list[int] = []
         for i in late:
             if len(due) < places and room[labels[i]] > 0:

@@ -90,9 +90,11 @@ class SnapshotScheduler(Scheduler):
             places.admit(client)
         drawn += places.fill(queue)
         weights = picked.weights or [1.0] * len(picked.clients)
+        # A client that nothing is known of counts as much as the others do on average.
+        usual = sum(weights) / len(weights) if weights else 1.0
         cohort = Cohort(
             clients=(*picked.clients, *drawn),
-            weights=(*weights, *[1.0] * len(drawn)),
+            weights=(*weights, *[usual] * len(drawn)),
             diagnostics={**picked.diagnostics, "drawn": drawn},
         )
         self._last = (key, cohort) if self.repeats and not queue else None
