@@ -115,6 +115,7 @@ def test_a_folder_from_start_to_summary(tmp_path: Path, monkeypatch: pytest.Monk
     declared["rivals"] = {"Uniform": "Uniform", "PowerOfChoice": "PowerOfChoice"}
     declared["ablation"] = {
         "cases": ["a"],
+        "rounds": 8,
         "variants": {"equal weights": "adcs.experiments.beyond.ablations:EqualWeights"},
     }
     monkeypatch.setattr(protocol, "protocol", lambda: declared)

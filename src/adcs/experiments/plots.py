@@ -160,6 +160,9 @@ def dot_figure(stem: Path, title: str, lines: Sequence[Dots]) -> list[Path]:
     for name in lines[0].work:
         cost = [max(line.work[name], floor) for line in lines]
         right.plot(cost, places, **marks[name])
+        for line, x, y in zip(lines, cost, places, strict=True):
+            if line.work[name] == 0.0:
+                right.annotate("0", (x, y), xytext=(6, -3), textcoords="offset points", fontsize=8)
     right.set_xscale("log")
     left.set_xlabel("accuracy of the worst-off client, 95 % interval")
     right.set_xlabel("updates and losses asked of clients besides training,\nfor each update")

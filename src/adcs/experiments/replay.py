@@ -73,7 +73,7 @@ def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) ->
     here = tuple(sorted(available, key=lambda client: (isinstance(client, str), client)))
     diagnostics = cohort.diagnostics
     if isinstance(scheduler, DeterminantalScheduler) and "gains" in diagnostics:
-        known = [client for client in here if scheduler.knows(scheduler.known.get(client))]
+        known = scheduler.familiar(here)
         unit, gram = scheduler.kernel(known)
         place = {client: i for i, client in enumerate(known)}
         rows = [place[client] for client, _ in diagnostics["gains"]]

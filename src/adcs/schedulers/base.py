@@ -122,7 +122,7 @@ class Scheduler(ABC):
     # What drivers call.
 
     def request(self, round: int, available: Sequence[ClientId], m: int) -> Request:
-        """Return whom to ask what before selecting; pure, so asking twice changes nothing."""
+        """Return whom to ask what before selecting; asking twice in a round is asking once."""
         return self.ask(_check_round(round), self._ordered(available), _check_places(m))
 
     def observe(self, round: int, reports: Iterable[ClientReport], source: Source) -> None:

@@ -20,6 +20,12 @@ MEMORY = 0.999
 OUTLIER = 5.0
 """Numbers beyond so many typical deviations are taken for so many: reports may be lies."""
 
+FEW = 10.0
+"""With fewer surprises than this, nothing is said of noise and drift."""
+
+ABSURDITY = 1e4
+"""Among the first surprises, squares beyond so many times their median are left out."""
+
 
 class Beliefs:
     """Estimates of the losses of clients, who are numbered from 0 in the order of their coming.
@@ -71,7 +77,7 @@ class Beliefs:
         """Take the inner products <u_j, step> of all clients' updates with a global step."""
         self._fallen += products
         xy, xx = self._slope
-        if xy > 0.0:
+        if xy > 0.0 and xx > 0.0:
             self.loss -= xy / xx * products
 
     @property
@@ -82,7 +88,7 @@ class Beliefs:
         a line fitted to them, with its slope kept between flat and through the origin.
         """
         n, age, age2, e2, age_e2 = self._surprise
-        if n < 10.0:
+        if n < FEW:
             return np.inf, np.inf
         mean, mean_age = e2 / n, age / n
         spread = age2 - age * mean_age
@@ -92,7 +98,10 @@ class Beliefs:
         return max(mean - drift * mean_age, 1e-3 * mean), drift
 
     def variance(self, round: int) -> Float64Array:
-        """Return how uncertain each loss is at a round; infinite while the drift is unknown."""
+        """Return how uncertain each loss is at a round.
+
+        Infinite while the drift is unknown, and for a client that was heard only once.
+        """
         drift = self.noise[1]
         if not np.isfinite(drift):
             return np.full(self.loss.size, np.inf)
@@ -104,11 +113,13 @@ class Beliefs:
         age = (round - self.heard[clients]).astype(np.float64)
         surprise = (losses - self.loss[clients]) ** 2
         n, *_, e2, _ = self._surprise
-        if n >= 10.0:
-            limit = OUTLIER**2 * e2 / n
+        # While there is little to compare with, only what is out of all proportion stands out.
+        limit = OUTLIER**2 * e2 / n if n >= FEW else ABSURDITY * float(np.median(surprise))
+        if limit > 0.0:
             honest = surprise <= limit
             x, y = x[honest], y[honest]
-            surprise = np.minimum(surprise, limit)
+            surprise = np.minimum(surprise, limit) if n >= FEW else surprise[honest]
+            age = age if n >= FEW else age[honest]
         self._slope = MEMORY * self._slope + [x @ y, x @ x]
         self._surprise = MEMORY * self._surprise + [
             age.size,

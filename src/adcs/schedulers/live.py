@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from adcs.schedulers.beliefs import OUTLIER, Beliefs
 from adcs.schedulers.determinantal import DeterminantalScheduler
 from adcs.schedulers.live_kernel import LiveKernel
 from adcs.schedulers.snapshot import Picked
-from adcs.signals.report import ClientId, ClientReport, refusal
+from adcs.signals.report import ClientId, ClientReport, flatten, refusal
 from adcs.signals.sketch import Sketcher
 
 CLIP = 3.0
@@ -25,6 +27,9 @@ CLIP = 3.0
 
 RIDGE = 0.03
 """Noise assumed in an update when weights are fitted, as a share of the mean squared length."""
+
+FAR = 1000.0
+"""In predictions no update counts as longer than this many times the median."""
 
 LEAST_WEIGHT = 0.02
 """No chosen client counts less than this share of an equal weight."""
@@ -85,13 +90,15 @@ class LiveADCS(DeterminantalScheduler):
         sketch: Sketcher | None = None,
         **common: Any,
     ) -> None:
+        if unknown := sorted({"quality", "gamma", "scale"} & set(common)):
+            raise ValueError(f"{unknown[0]} is no setting of LiveADCS, whose quality is the loss")
         super().__init__(theta=theta, refresh_every=refresh_every, sketch=sketch, **common)
         if theta == 1.0:
             raise ValueError("theta must be below 1, got 1: for quality alone take PowerOfChoice")
         if patience is not None and not patience >= 1.0:
             raise ValueError(f"patience must be at least 1, or None, got {patience!r}")
-        if not probe_share >= 0.0:
-            raise ValueError(f"probe_share must not be negative, got {probe_share!r}")
+        if not 0.0 <= probe_share < math.inf:
+            raise ValueError(f"probe_share must be finite and at least 0, got {probe_share!r}")
         self.patience = patience
         self.probe_share = probe_share
         self.signals = frozenset({"update", "loss"})
@@ -99,27 +106,39 @@ class LiveADCS(DeterminantalScheduler):
         self.live = LiveKernel()
         self._place: dict[ClientId, int] = {}
         self._chosen_at: IndexArray = np.empty(0, dtype=np.intp)
+        self._unanswered: IndexArray = np.empty(0, dtype=np.intp)
         self._met: tuple[tuple[ClientId, ...], list[ClientId], IndexArray, int] | None = None
         self._weights: dict[ClientId, float] = {}
         self._trained = 0
         self._probed = 0
-        self._asked: tuple[int, int] = (-1, 0)
-        self._length: int | None = None
+        self._asked: tuple[int, set[ClientId]] = (-1, set())
+        self._tried: set[ClientId] = set()
+        self._width: int | None = None
         self._now = 0
 
     # Whom to ask.
 
     def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Ask strangers, and those whose loss is no longer known, within the budget."""
+        if self._asked[0] != round:
+            self._probed += len(self._asked[1])
+            self._tried |= self._asked[1]
+            self._asked = (round, set())
         known = self.familiar(clients)
         strangers = []
         if len(known) < len(clients):
             strangers = [client for client in clients if client not in self._place]
-        seen = len(self._place) + len(strangers)
+        silent = {client for client in self._tried if client not in self._place}
+        # Those who were asked before and never answered come last.
+        new = [client for client in strangers if client not in silent]
+        wanted = new + self._forgotten(round, known) + [c for c in strangers if c in silent]
+        seen = len(self._place) + len(silent) + len(new)
         budget = max(seen, int(self.probe_share * self._trained)) - self._probed
-        asked = (strangers + self._forgotten(round, known))[: max(budget, 0)]
-        # Noted here, counted when the round's cohort is chosen: asking twice is asking once.
-        self._asked = (round, len(asked))
+        # Asking twice in a round is asking once.
+        already = self._asked[1]
+        fresh = [c for c in wanted if c not in already][: max(budget - len(already), 0)]
+        asked = [client for client in wanted if client in already] + fresh
+        already.update(fresh)
         return Request(tuple(asked), self.signals, self.sketch) if asked else Request()
 
     def _forgotten(self, round: int, known: list[ClientId]) -> list[ClientId]:
@@ -129,7 +148,7 @@ class LiveADCS(DeterminantalScheduler):
         places = self._places(known)
         variance = self.beliefs.variance(round)[places]
         age = round - self.beliefs.heard[places]
-        spread = float(_tame(self.beliefs.loss[places]).var())
+        spread = float(tame(self.beliefs.loss[places]).var())
         lost = np.isfinite(variance) & (variance > spread) & (spread > 0.0)
         if self.refresh_every is not None:
             lost |= age >= self.refresh_every
@@ -147,60 +166,83 @@ class LiveADCS(DeterminantalScheduler):
     def _sketched(self, reports: list[ClientReport], sketch: Sketcher) -> list[ClientReport]:
         """Return reports with whole updates sketched, if they are as long as most are."""
         usable = [r for r in reports if isinstance(r, ClientReport) and refusal(r) is None]
-        if self._length is None:
+        if self._width is None:
             lengths = Counter(length for r in usable if (length := _update_length(r)))
             # The smaller length wins a tie, so that the order of the reports does not matter.
-            self._length = min(lengths, key=lambda n: (-lengths[n], n)) if lengths else None
-        fit = {id(r) for r in usable if r.update is not None and _update_length(r) == self._length}
-        return [
-            replace(r, update=None, sketch=sketch.sketch(r.vector)) if id(r) in fit else r  # type: ignore[arg-type]
-            for r in reports
-        ]
+            self._width = min(lengths, key=lambda n: (-lengths[n], n)) if lengths else None
+        fit = {id(r) for r in usable if _update_length(r) == self._width}
+        sketched = []
+        for report in reports:
+            if id(report) in fit and report.update is not None:
+                try:
+                    made = sketch.sketch(flatten(report.update))
+                    report = replace(report, update=None, sketch=made)
+                except ValueError as error:
+                    self._refused.append((report.client, str(error)))
+                    continue
+            sketched.append(report)
+        return sketched
+
+    def knows(self, report: ClientReport | None) -> bool:
+        """Return whether the report brings an update and a loss."""
+        return report is not None and report.loss is not None and report.vector is not None
 
     def learn(self, round: int, reports: list[ClientReport], source: Source) -> None:
         """Refresh what is believed of those who report, and predict the rest."""
         super().learn(round, reports, source)
         telling = [self.known[report.client] for report in reports if self.knows(report)]
-        if not telling:
-            return
-        # In the order of their ids, whatever the order in which the reports came.
-        telling.sort(key=lambda report: (isinstance(report.client, str), report.client))
-        names = [report.client for report in telling]
-        places = np.array([self._place.setdefault(name, len(self._place)) for name in names])
-        newcomers = len(self._place) - self._chosen_at.size
-        self._chosen_at = np.append(self._chosen_at, np.full(newcomers, round, dtype=np.intp))
-        self._hear(round, places, telling)
-        if source == "training":
-            self._step(places, telling)
+        # By the round of their model, then by id, whatever the order in which they came.
+        telling.sort(key=lambda r: (min(r.round, round), isinstance(r.client, str), r.client))
+        for when, group in groupby(telling, key=lambda report: min(int(report.round), round)):
+            self._hear(when, list(group))
+        on_time = [report for report in telling if report.round >= round]
+        if source == "training" and on_time:
+            self._step(on_time)
 
-    def _hear(self, round: int, places: IndexArray, reports: list[ClientReport]) -> None:
+    def _hear(self, round: int, reports: list[ClientReport]) -> None:
+        """Take in reports on the model of a round, unless newer ones were heard before."""
+        heard = self.beliefs.heard
+        known = [self._place.get(report.client) for report in reports]
+        latest = [-1 if place is None else int(heard[place]) for place in known]
+        reports = [r for r, at in zip(reports, latest, strict=True) if at <= round]
+        if not reports:
+            return
+        # A second word on the same model, a probe and then training, is no second look.
+        new = np.array([at < round for at in latest if at <= round])
+        names = [report.client for report in reports]
+        places = np.array([self._place.setdefault(name, len(self._place)) for name in names])
+        newcomers = np.zeros(len(self._place) - self._chosen_at.size, dtype=np.intp)
+        self._chosen_at = np.append(self._chosen_at, newcomers + round)
+        self._unanswered = np.append(self._unanswered, newcomers)
+        self._unanswered[places] = 0
         vectors = [report.vector for report in reports]
         rows = np.stack([vector for vector in vectors if vector is not None])
         lengths = np.array([report.length for report in reports], dtype=np.float64)
         self.live.put(places, unit_rows(rows), lengths)
-        # A second word on the same model, a probe and then training, is no second look.
-        heard = self.beliefs.heard
-        new = np.array([place >= heard.size or heard[place] < round for place in places])
         losses = np.array([report.loss for report in reports], dtype=np.float64)
         if new.any():
             self.beliefs.hear(places[new], losses[new], round)
 
-    def _step(self, places: IndexArray, reports: list[ClientReport]) -> None:
+    def _step(self, reports: list[ClientReport]) -> None:
         """Predict how the global step of these replies changes everybody's loss."""
         weights = np.array([self._weights.get(report.client, 0.0) for report in reports])
         if weights.sum() > 0.0:
+            places = self._places([report.client for report in reports])
+            lengths = self.live.lengths
+            longest = FAR * np.median(lengths)
+            if lengths.max() > longest:
+                weights = weights * np.minimum(1.0, longest / lengths[places])
             self.beliefs.fall((weights / weights.sum()) @ self.live.products(places))
 
     # Who trains.
 
     def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Take the MAP among the known, draw among the unknown."""
-        if self._asked[0] == round:
-            self._probed += self._asked[1]
-            self._asked = (-1, 0)
         cohort = super().choose(round, clients, m)
         self._weights = dict(zip(cohort.clients, cohort.weights, strict=True))
-        self._chosen_at[[self._place[c] for c in cohort.clients if c in self._place]] = round
+        chosen = [self._place[client] for client in cohort.clients if client in self._place]
+        self._chosen_at[chosen] = round
+        self._unanswered[chosen] += 1
         self._trained += len(cohort.clients)
         return cohort
 
@@ -232,14 +274,15 @@ class LiveADCS(DeterminantalScheduler):
         uncertain, quality hardly matters.
         """
         places = self._places(known)
-        losses = _tame(self.beliefs.loss[places])
+        losses = tame(self.beliefs.loss[places])
         spread = float(losses.var())
         variance = np.minimum(self.beliefs.variance(self._now)[places], spread)
         upper = losses + np.sqrt(variance)
         scale = np.sqrt(spread + variance.mean())
         if scale == 0.0:
             return np.zeros(len(known))
-        return np.asarray(np.clip((upper - upper.mean()) / scale, -CLIP, CLIP))
+        q = (upper - upper.mean()) / scale - self._unanswered[places]
+        return np.asarray(np.clip(q, -CLIP, CLIP))
 
     def weights(self, known: list[ClientId], chosen: IndexArray) -> Float64Array:
         """Return weights with which the chosen clients' step is nearest to that of all.
@@ -319,7 +362,10 @@ class LiveADCS(DeterminantalScheduler):
             "weights": [[client, weight] for client, weight in self._weights.items()],
             "trained": self._trained,
             "probed": self._probed,
-            "length": self._length,
+            "unanswered": self._unanswered.copy(),
+            "asked": [self._asked[0], _sorted(self._asked[1])],
+            "tried": _sorted(self._tried),
+            "width": self._width,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -333,7 +379,14 @@ class LiveADCS(DeterminantalScheduler):
         self._weights = dict(state["weights"])
         self._trained = state["trained"]
         self._probed = state["probed"]
-        self._length = state["length"]
+        self._unanswered = np.array(state["unanswered"])
+        self._asked = (state["asked"][0], set(state["asked"][1]))
+        self._tried = set(state["tried"])
+        self._width = state["width"]
+
+
+def _sorted(clients: Iterable[ClientId]) -> list[ClientId]:
+    return sorted(clients, key=lambda client: (isinstance(client, str), client))
 
 
 def _update_length(report: ClientReport) -> int | None:
@@ -343,7 +396,7 @@ def _update_length(report: ClientReport) -> int | None:
     return None if report.vector is None else report.vector.size
 
 
-def _tame(losses: Float64Array) -> Float64Array:
+def tame(losses: Float64Array) -> Float64Array:
     """Return losses with those pulled in that are far from the rest: they may be lies."""
     middle = np.median(losses)
     typical = 1.4826 * float(np.median(np.abs(losses - middle)))

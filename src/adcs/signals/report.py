@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adcs.dpp.kernel import FloatArray
+from adcs.dpp.kernel import FloatArray, row_norms
 from adcs.signals.sketch import Sketch
 
 ClientId = int | str
@@ -73,7 +73,13 @@ class ClientReport:
             return self.norm
         if self.sketch is not None:
             return self.sketch.norm
-        return None if self.update is None else float(np.linalg.norm(flatten(self.update)))
+        return None if self.update is None else _norm(flatten(self.update))
+
+
+def _norm(vector: FloatArray) -> float:
+    norm = float(np.linalg.norm(vector)) if vector.dtype != np.float16 else 0.0
+    # Squares may leave the range of the type; then the careful way is worth its time.
+    return norm if 0.0 < norm < math.inf else float(row_norms(vector[None].astype(np.float64))[0])
 
 
 NUMBERS = ("loss", "norm", "examples", "compute_seconds", "communication_seconds")

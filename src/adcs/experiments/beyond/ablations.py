@@ -11,7 +11,7 @@ import numpy as np
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
 from adcs.schedulers.base import Source
 from adcs.schedulers.beliefs import Beliefs
-from adcs.schedulers.live import LiveADCS
+from adcs.schedulers.live import CLIP, LiveADCS, tame
 from adcs.schedulers.power_of_choice import PowerOfChoice
 from adcs.signals.report import ClientId, ClientReport
 
@@ -35,14 +35,15 @@ class NoUncertainty(LiveADCS):
 
     def scores(self, known: list[ClientId]) -> Float64Array:
         """Return the believed losses in deviations over clients."""
-        losses = self.beliefs.loss[self._places(known)]
-        return np.asarray((losses - losses.mean()) / (losses.std() or 1.0))
+        losses = tame(self.beliefs.loss[self._places(known)])
+        q = (losses - losses.mean()) / (losses.std() or 1.0)
+        return np.asarray(np.clip(q, -CLIP, CLIP))
 
 
 class NoPrediction(LiveADCS):
     """A loss is what it was when last heard."""
 
-    def _step(self, places: IndexArray, reports: list[ClientReport]) -> None:
+    def _step(self, reports: list[ClientReport]) -> None:
         pass
 
 
@@ -73,7 +74,7 @@ class NoDiversity(LiveADCS):
 
     def kernel(self, known: list[ClientId]) -> tuple[FloatArray, Float64Array | None]:
         """Return a kernel in which nobody resembles anybody."""
-        return self.live.unit, np.eye(len(known))
+        return self.live.directions(self._places(known)), np.eye(len(known))
 
 
 class OtherBatch(PowerOfChoice):

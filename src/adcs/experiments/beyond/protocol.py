@@ -54,8 +54,11 @@ def case_experiment(run: str, overrides: Mapping[str, Any]) -> Experiment:
     """
     declared = protocol()
     case = declared["case"][run.removeprefix(ABLATION)]
-    values = {**declared["common"], **case, **overrides}
+    values = {**declared["common"], **case}
     del values["title"], values["seen"]
+    if run.startswith(ABLATION):
+        values["rounds"] = declared["ablation"]["rounds"]
+    values |= overrides
     if run.startswith(ABLATION):
         values["schedulers"] = {OURS: OURS, **declared["ablation"]["variants"]}
         return from_dict(quick_look(values, overrides))
@@ -209,6 +212,11 @@ class BeyondPlan(Plan):
             [_dots(verdict) for verdict in verdicts],
         )
         parts = ["# Beyond the paper", f"![beyond](figures/{figure[1].name})"]
+        if "rounds" in self.overrides:
+            rounds = self.overrides["rounds"]
+            parts.append(
+                f"**{rounds} rounds a case are not the protocol's: this is a quick look.**"
+            )
         for seen, heading in ((True, "Cases that choices were made on"), (False, "Held out")):
             lines = [verdict.line() for verdict in verdicts if verdict.seen == seen]
             parts += [f"## {heading}", wording.markdown(HEADS, lines)]
@@ -230,7 +238,7 @@ class BeyondPlan(Plan):
             for label in labels[1:]:
                 change = wording.difference(paired(worst[label], worst[OURS]))
                 cells[label] = f"{change} ({paired(average[label], average[OURS]).mean:+.3f})"
-            columns[declared["case"][case]["title"]] = cells
+            columns[f"{declared['case'][case]['title']}, T = {experiment.rounds:,}"] = cells
         lines = [
             [label, *[cells[label] for cells in columns.values()]]
             for label in (OURS, *declared["ablation"]["variants"])
