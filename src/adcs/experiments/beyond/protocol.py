@@ -80,8 +80,8 @@ class Verdict:
     ----------
     title, seen
         The case, and whether choices were made on it.
-    uniform, rival, ours
-        Worst accuracies: of Uniform, of the best rival, of LiveADCS.
+    uniform, rival, control, ours
+        Worst accuracies: of Uniform, of the best rival, of the control, of LiveADCS.
     rival_name
         The best rival, with its setting.
     gap
@@ -99,6 +99,7 @@ class Verdict:
     seen: bool
     uniform: Estimate
     rival: Estimate
+    control: Estimate
     ours: Estimate
     rival_name: str
     gap: Estimate
@@ -128,6 +129,7 @@ class Verdict:
             self.title,
             wording.number(self.uniform.mean, "worst"),
             f"{self.rival_name} {wording.number(self.rival.mean, 'worst')}",
+            wording.number(self.control.mean, "worst"),
             wording.number(self.ours.mean, "worst"),
             _bold(wording.difference(self.gap), any(f.startswith("worst") for f in bad)),
             _bold(wording.difference(self.average), any(f.startswith("average") for f in bad)),
@@ -140,6 +142,7 @@ HEADS = [
     "case",
     "Uniform",
     "best rival",
+    "control",
     OURS,
     f"{OURS} - best rival",
     "average - Uniform's",
@@ -168,6 +171,7 @@ def judge(title: str, seen: bool, experiment: Experiment, records: Sequence[Reco
         seen=seen,
         uniform=estimate(worst["Uniform"]),
         rival=estimate(worst[best]),
+        control=estimate(worst[next(iter(protocol()["control"]))]),
         ours=estimate(worst[OURS]),
         rival_name=best,
         gap=paired(worst[OURS], worst[best]),
@@ -220,6 +224,10 @@ class BeyondPlan(Plan):
         for seen, heading in ((True, "Cases that choices were made on"), (False, "Held out")):
             lines = [verdict.line() for verdict in verdicts if verdict.seen == seen]
             parts += [f"## {heading}", wording.markdown(HEADS, lines)]
+        parts.append(
+            "The control is PowerOfChoice by the losses of the round before: it asks all clients "
+            "in every round, but does not know the mini-batches that it chooses."
+        )
         parts += ["## Every setting", *[_settings(*entry) for entry in settings]]
         parts += ["## Ablation", self._ablation()]
         write_atomically(self.base / "summary.md", ("\n\n".join(parts) + "\n").encode())
