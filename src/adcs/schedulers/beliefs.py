@@ -153,3 +153,16 @@ class Beliefs:
         """Go back to a state returned by `state`."""
         for name in vars(self):
             setattr(self, name, np.array(state[name]))
+
+
+def tame(losses: Float64Array) -> Float64Array:
+    """Return losses with those pulled in that are far from the rest: they may be lies.
+
+    >>> float(tame(np.array([1.0, 1.1, 0.9, 1.0, 1.2, 1e9])).max().round(2))
+    1.79
+    """
+    middle = np.median(losses)
+    typical = 1.4826 * float(np.median(np.abs(losses - middle)))
+    if typical == 0.0:
+        return losses
+    return np.clip(losses, middle - OUTLIER * typical, middle + OUTLIER * typical)

@@ -10,29 +10,24 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
 
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray, alpha, unit_rows
 from adcs.schedulers.base import Cohort, Request, Source
-from adcs.schedulers.beliefs import OUTLIER, Beliefs
+from adcs.schedulers.beliefs import OUTLIER, Beliefs, tame
+from adcs.schedulers.budget import ProbeBudget
 from adcs.schedulers.determinantal import DeterminantalScheduler
 from adcs.schedulers.live_kernel import LiveKernel
 from adcs.schedulers.snapshot import Picked
+from adcs.schedulers.weighing import fitted_weights
 from adcs.signals.report import ClientId, ClientReport, flatten, refusal
 from adcs.signals.sketch import Sketcher
 
 CLIP = 3.0
 """No client's quality is further from the mean than this many deviations."""
 
-RIDGE = 0.03
-"""Noise assumed in an update when weights are fitted, as a share of the mean squared length."""
-
 FAR = 1000.0
 """In predictions no update counts as longer than this many times the median."""
-
-LEAST_WEIGHT = 0.02
-"""No chosen client counts less than this share of an equal weight."""
 
 
 class LiveADCS(DeterminantalScheduler):
@@ -100,7 +95,7 @@ class LiveADCS(DeterminantalScheduler):
         if not 0.0 <= probe_share < math.inf:
             raise ValueError(f"probe_share must be finite and at least 0, got {probe_share!r}")
         self.patience = patience
-        self.probe_share = probe_share
+        self.budget = ProbeBudget(probe_share)
         self.signals = frozenset({"update", "loss"})
         self.beliefs = Beliefs()
         self.live = LiveKernel()
@@ -109,10 +104,6 @@ class LiveADCS(DeterminantalScheduler):
         self._unanswered: IndexArray = np.empty(0, dtype=np.intp)
         self._met: tuple[tuple[ClientId, ...], list[ClientId], IndexArray, int] | None = None
         self._weights: dict[ClientId, float] = {}
-        self._trained = 0
-        self._probed = 0
-        self._asked: tuple[int, set[ClientId]] = (-1, set())
-        self._tried: set[ClientId] = set()
         self._width: int | None = None
         self._now = 0
 
@@ -120,25 +111,16 @@ class LiveADCS(DeterminantalScheduler):
 
     def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Ask strangers, and those whose loss is no longer known, within the budget."""
-        if self._asked[0] != round:
-            self._probed += len(self._asked[1])
-            self._tried |= self._asked[1]
-            self._asked = (round, set())
+        self.budget.open(round)
         known = self.familiar(clients)
-        strangers = []
-        if len(known) < len(clients):
-            strangers = [client for client in clients if client not in self._place]
-        silent = {client for client in self._tried if client not in self._place}
+        everyone = len(known) == len(clients)
+        strangers = [] if everyone else [c for c in clients if c not in self._place]
+        silent = {client for client in self.budget.tried if client not in self._place}
         # Those who were asked before and never answered come last.
         new = [client for client in strangers if client not in silent]
         wanted = new + self._forgotten(round, known) + [c for c in strangers if c in silent]
         seen = len(self._place) + len(silent) + len(new)
-        budget = max(seen, int(self.probe_share * self._trained)) - self._probed
-        # Asking twice in a round is asking once.
-        already = self._asked[1]
-        fresh = [c for c in wanted if c not in already][: max(budget - len(already), 0)]
-        asked = [client for client in wanted if client in already] + fresh
-        already.update(fresh)
+        asked = self.budget.grant(round, wanted, seen)
         return Request(tuple(asked), self.signals, self.sketch) if asked else Request()
 
     def _forgotten(self, round: int, known: list[ClientId]) -> list[ClientId]:
@@ -243,7 +225,7 @@ class LiveADCS(DeterminantalScheduler):
         chosen = [self._place[client] for client in cohort.clients if client in self._place]
         self._chosen_at[chosen] = round
         self._unanswered[chosen] += 1
-        self._trained += len(cohort.clients)
+        self.budget.trained += len(cohort.clients)
         return cohort
 
     def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
@@ -253,10 +235,9 @@ class LiveADCS(DeterminantalScheduler):
         required = [*constraints.required, *due]
         picked = super().pick(round, known, m, replace(constraints, required=required))
         index = {client: i for i, client in enumerate(known)}
-        chosen = np.array([index[client] for client in picked.clients])
-        weights = self.weights(known, chosen)
-        named = [known[i] for i in due]
-        return Picked(picked.clients, weights.tolist(), {**picked.diagnostics, "waited": named})
+        weights = self.weights(known, np.array([index[client] for client in picked.clients]))
+        notes = {**picked.diagnostics, "waited": [known[i] for i in due]}
+        return Picked(picked.clients, weights.tolist(), notes)
 
     def kernel(self, known: list[ClientId]) -> tuple[FloatArray, Float64Array | None]:
         """Return the last directions of these clients and, unless they are many, C."""
@@ -285,31 +266,16 @@ class LiveADCS(DeterminantalScheduler):
         return np.asarray(np.clip(q, -CLIP, CLIP))
 
     def weights(self, known: list[ClientId], chosen: IndexArray) -> Float64Array:
-        """Return weights with which the chosen clients' step is nearest to that of all.
+        """Return weights with which the step of the chosen is nearest to that of all.
 
-        Least squares in the geometry of the kernel: sum_S w_i u_i is to be the mean of all u_j
-        weighted by exp(alpha q_j), with w not negative.
+        In the step of all, client j counts exp(alpha q_j).
         """
-        from scipy.optimize import nnls  # here, because `import adcs` is to stay quick
-
         places = self._places(known)
         share = np.exp(alpha(self.theta) * self.scores(known))
         share /= share.sum()
         lengths = self.live.lengths[places]
         lengths = np.minimum(lengths, OUTLIER * np.median(lengths))
-        mean_square = float((lengths**2).mean())
-        lengths = lengths / np.sqrt(mean_square) if mean_square > 0.0 else np.ones(lengths.size)
-        cosines = self.live.rows(places[chosen])[:, places]
-        gram = cosines * lengths[chosen, None] * lengths
-        inner = gram[:, chosen] + RIDGE * np.eye(chosen.size)
-        own = share[chosen] / share[chosen].sum()
-        lower = cholesky(inner, lower=True)
-        wanted = solve_triangular(lower, gram @ share + RIDGE * own, lower=True)
-        weights, _ = nnls(lower.T, wanted)
-        if not weights.sum() > 0.0:
-            weights = own
-        weights = weights / weights.sum()
-        return np.asarray(np.maximum(weights, LEAST_WEIGHT / chosen.size))
+        return fitted_weights(self.live.rows(places[chosen])[:, places], lengths, share, chosen)
 
     def _due(
         self, round: int, known: list[ClientId], m: int, constraints: Constraints
@@ -329,7 +295,7 @@ class LiveADCS(DeterminantalScheduler):
         assert labels is not None
         assert isinstance(constraints.caps, Mapping)
         room = Counter(constraints.caps) - Counter(labels[i] for i in constraints.required)
-        due: list[int] = []
+        due = []
         for i in late:
             if len(due) < places and room[labels[i]] > 0:
                 room[labels[i]] -= 1
@@ -360,11 +326,8 @@ class LiveADCS(DeterminantalScheduler):
             "place": [[client, place] for client, place in self._place.items()],
             "chosen_at": self._chosen_at.copy(),
             "weights": [[client, weight] for client, weight in self._weights.items()],
-            "trained": self._trained,
-            "probed": self._probed,
+            "budget": self.budget.state(),
             "unanswered": self._unanswered.copy(),
-            "asked": [self._asked[0], _sorted(self._asked[1])],
-            "tried": _sorted(self._tried),
             "width": self._width,
         }
 
@@ -377,29 +340,13 @@ class LiveADCS(DeterminantalScheduler):
         self._chosen_at = np.array(state["chosen_at"])
         self._met = None
         self._weights = dict(state["weights"])
-        self._trained = state["trained"]
-        self._probed = state["probed"]
+        self.budget.restore(state["budget"])
         self._unanswered = np.array(state["unanswered"])
-        self._asked = (state["asked"][0], set(state["asked"][1]))
-        self._tried = set(state["tried"])
         self._width = state["width"]
-
-
-def _sorted(clients: Iterable[ClientId]) -> list[ClientId]:
-    return sorted(clients, key=lambda client: (isinstance(client, str), client))
 
 
 def _update_length(report: ClientReport) -> int | None:
     """Return the length of an update, or of the update that a sketch is of."""
     if report.sketch is not None:
         return report.sketch.length
-    return None if report.vector is None else report.vector.size
-
-
-def tame(losses: Float64Array) -> Float64Array:
-    """Return losses with those pulled in that are far from the rest: they may be lies."""
-    middle = np.median(losses)
-    typical = 1.4826 * float(np.median(np.abs(losses - middle)))
-    if typical == 0.0:
-        return losses
-    return np.clip(losses, middle - OUTLIER * typical, middle + OUTLIER * typical)
+    return None if report.update is None else flatten(report.update).size

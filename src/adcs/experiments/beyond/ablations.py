@@ -10,8 +10,8 @@ import numpy as np
 
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
 from adcs.schedulers.base import Source
-from adcs.schedulers.beliefs import Beliefs
-from adcs.schedulers.live import CLIP, LiveADCS, tame
+from adcs.schedulers.beliefs import Beliefs, tame
+from adcs.schedulers.live import CLIP, LiveADCS
 from adcs.schedulers.power_of_choice import PowerOfChoice
 from adcs.signals.report import ClientId, ClientReport
 
