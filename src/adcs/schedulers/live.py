@@ -295,7 +295,7 @@ class LiveADCS(DeterminantalScheduler):
         assert labels is not None
         assert isinstance(constraints.caps, Mapping)
         room = Counter(constraints.caps) - Counter(labels[i] for i in constraints.required)
-        due = []
+        due: list[int] = []
         for i in late:
             if len(due) < places and room[labels[i]] > 0:
                 room[labels[i]] -= 1
