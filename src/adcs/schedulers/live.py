@@ -31,7 +31,7 @@ FAR = 1000.0
 
 
 class LiveADCS(DeterminantalScheduler):
-    """Determinantal scheduling with a unit-free quality and, after a first probe, hardly any probes.
+    """Determinantal scheduling by unit-free quality and, after a first probe, hardly any probes.
 
     Training replies refresh their clients' rows of the kernel; the kernel predicts how the other
     losses fall. Quality is the loss in deviations from the mean over clients. The cohort is the
