@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray, as_table, unit_rows
 from adcs.dpp.scoring import Scoring
 
-_CHUNK = 1 << 22  # bytes of rows worked on at a time: small enough to stay in cache
+_CHUNK = 1 << 21  # bytes of rows worked on at a time: small enough to stay in cache
 _POOL = 1 << 20  # the most entries of the rows in the pool
 _KERNEL_POOL = 384  # the fewest rows in the pool of a kernel
 _SMALL, _LARGE = 1e-24, 1e24  # squared lengths with which float32 neither over- nor underflows
@@ -173,7 +173,12 @@ class FeatureRows:
 
     def load(self, slots: IndexArray, rows: IndexArray) -> None:
         """Put rows into slots of the pool."""
-        self._pool[slots] = self._exact(rows)
+        if self._sharp:
+            self._pool[slots] = self._exact(rows)
+            return
+        block = self._x.take(rows, axis=0).astype(np.float32, copy=False)
+        block *= (1.0 / np.sqrt(self._lengths2[rows])).astype(np.float32, copy=False)[:, None]
+        self._pool[slots] = block
 
     def extend(self, slot: int, row: int, square: float) -> Extended:
         """Add a row of the pool to the basis."""
@@ -196,7 +201,8 @@ class FeatureRows:
     def _remainder(self, row: int) -> Float64Array:
         """Return what is left of a row outside the basis."""
         basis = self._basis[: self._k]
-        vector: Float64Array = self._exact(np.array([row]))[0]
+        vector: Float64Array = self._x[row].astype(np.float64)
+        vector /= (vector @ vector) ** 0.5
         vector -= (basis @ vector) @ basis
         if vector @ vector < 0.1:
             # What is left is small beside what was taken away, so a second pass is needed.
@@ -207,7 +213,10 @@ class FeatureRows:
         """Return r^2 of rows of the pool in float64."""
         if self._sharp or not self._k:
             return bound
-        coordinates = self._exact(rows) @ self._basis[: self._k].T
+        exact, basis = self._exact(rows), self._basis[: self._k]
+        # The product for a handful of rows would spend its time on copying the basis.
+        thin = rows.size <= 4
+        coordinates = np.array([basis @ row for row in exact]) if thin else exact @ basis.T
         return np.asarray(1.0 - np.einsum("ij,ij->i", coordinates, coordinates))
 
     def projections(self, rows: IndexArray, start: int) -> Projected:
