@@ -289,12 +289,10 @@ class LiveADCS(DeterminantalScheduler):
         order = over[np.argsort(-waits[over], kind="stable")].tolist()
         places = min((m + 1) // 2, m - len(constraints.required))
         late = [i for i in order if i not in constraints.required]
-        if constraints.caps is None:
+        labels, caps = constraints.groups, constraints.caps
+        if labels is None or not isinstance(caps, Mapping):
             return late[:places]
-        labels = constraints.groups
-        assert labels is not None
-        assert isinstance(constraints.caps, Mapping)
-        room = Counter(constraints.caps) - Counter(labels[i] for i in constraints.required)
+        room = Counter(caps) - Counter(labels[i] for i in constraints.required)
         due: list[int] = []
         for i in late:
             if len(due) < places and room[labels[i]] > 0:
