@@ -81,7 +81,7 @@ class Federation:
                 everyone = np.arange(self.sizes.size)
                 drawn = self._drawn(np.arange(start, start + AHEAD), everyone, steps)
                 self._ahead[steps] = (start, drawn)
-            chosen = self._ahead[steps][1][round - start, clients]
+            chosen = self._ahead[steps][1][round - start].take(clients, axis=0)
         else:
             chosen = self._drawn(np.array([round]), clients, steps)[0]
         return chosen
@@ -102,7 +102,7 @@ class Federation:
         """Return the clients' mini-batches: x is k x (steps * batch) x features."""
         index = self.examples(round, clients, steps)
         x = self.features(self.dataset.x_train, index.ravel())
-        return x.reshape(*index.shape, -1), self.dataset.y_train[index]
+        return x.reshape(*index.shape, -1), self.dataset.y_train.take(index)
 
     def all_of(self, client: int) -> tuple[FloatArray, Labels]:
         """Return everything a client trains on."""

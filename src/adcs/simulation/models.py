@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +44,9 @@ class Model(Protocol):
 class Pass(Protocol):
     """A forward pass of several runs over one mini-batch of each of n clients."""
 
-    losses: FloatArray
-    """The mean loss of each run on each client's batch: runs x n."""
+    @property
+    def losses(self) -> FloatArray:
+        """The mean loss of each run on each client's batch: runs x n."""
 
     def gradients(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the gradients of one run on some of the clients: a row each."""
@@ -67,16 +69,21 @@ class WideModel(Protocol):
         """Return the logits of several runs on the same examples."""
 
 
+def _is_wide(model: Model) -> TypeGuard[WideModel]:
+    # Of a class the answer is kept; `isinstance` would look the methods up each time.
+    return issubclass(type(model), WideModel)
+
+
 def wide_pass(model: Model, ws: FloatArray, x: FloatArray, y: Labels) -> Pass:
     """Return the pass of any model, wide where the model can."""
-    return model.wide(ws, x, y) if isinstance(model, WideModel) else LoopPass(model, ws, x, y)
+    return model.wide(ws, x, y) if _is_wide(model) else LoopPass(model, ws, x, y)
 
 
 def stacked(
     model: Model, ws: FloatArray, x: FloatArray, y: Labels
 ) -> tuple[FloatArray, FloatArray]:
     """Return losses and gradients of any model, one parameter row and one batch each."""
-    if isinstance(model, WideModel):
+    if _is_wide(model):
         return model.stacked(ws, x, y)
     pairs = [model.loss_and_gradient(w, xi, yi) for w, xi, yi in zip(ws, x, y, strict=True)]
     losses = np.array([loss for loss, _ in pairs], dtype=ws.dtype)
@@ -85,7 +92,7 @@ def stacked(
 
 def predictions(model: Model, ws: FloatArray, x: FloatArray) -> Sequence[FloatArray]:
     """Return the logits of each run's parameters on the same examples."""
-    if isinstance(model, WideModel):
+    if _is_wide(model):
         return model.wide_predict(ws, x)
     return [model.predict(w, x) for w in ws]
 
@@ -226,17 +233,25 @@ class _WidePass:
         self._inputs: list[FloatArray] = []
         self._deltas: list[FloatArray] = []
         if len(self._layers) == 1:
-            delta, losses = _cross_entropy(first, rows[:, None])
-            self._first_delta: FloatArray | None = delta
-            self.losses = losses.reshape(self._n, self._batch, self._runs).mean(axis=1).T
+            self._first_delta: FloatArray | None
+            self._first_delta, self._each = _cross_entropy(first, rows[:, None])
             return
         outputs = np.ascontiguousarray(first.transpose(1, 0, 2))
         for weight, bias in self._layers[1:]:
             self._inputs.append(np.maximum(outputs, 0))
             outputs = np.matmul(self._inputs[-1], weight.transpose(0, 2, 1)) + bias[:, None]
-        self._last_delta, losses = _cross_entropy(outputs, rows)
+        self._last_delta, self._each = _cross_entropy(outputs, rows)
         self._first_delta = None
-        self.losses = losses.reshape(self._runs, self._n, self._batch).mean(axis=2)
+
+    @cached_property
+    def losses(self) -> FloatArray:
+        """The mean loss of each run on each client's batch."""
+        losses: FloatArray
+        if len(self._layers) == 1:
+            losses = self._each.reshape(self._n, self._batch, self._runs).mean(axis=1).T
+        else:
+            losses = self._each.reshape(self._runs, self._n, self._batch).mean(axis=2)
+        return losses
 
     def _back(self) -> FloatArray:
         """Return the derivative of each example's loss by the first layer's outputs."""
@@ -268,15 +283,17 @@ class _WidePass:
     def aggregate(self, weights: FloatArray) -> FloatArray:
         """Return the weighted sums of gradients."""
         dtype = self._x.dtype
-        share = np.repeat(weights / self._batch, self._batch, axis=1).astype(dtype, copy=False)
+        share = (weights / self._batch).astype(dtype, copy=False)
         out = np.empty((self._runs, self._model.size), dtype=dtype)
         slots = self._model._layers(out)
-        delta = self._back() * share.T[:, :, None]
-        flat = delta.reshape(delta.shape[0], -1)
+        delta = self._batches(self._back())
+        # Each weight as often as a run has units, so that the products run along whole rows.
+        delta = delta * np.repeat(share.T, self._model.widths[1], axis=1)[:, None]
+        flat = delta.reshape(self._x.shape[0], -1)
         slots[0][0][:] = (flat.T @ self._x).reshape(slots[0][0].shape)
         slots[0][1][:] = (np.ones(flat.shape[0], dtype) @ flat).reshape(slots[0][1].shape)
         for slot, upper, inputs in zip(slots[1:], self._deltas, self._inputs, strict=True):
-            _collect(slot, upper * share[:, :, None], inputs)
+            _collect(slot, upper * np.repeat(share, self._batch, axis=1)[:, :, None], inputs)
         return out
 
 

@@ -130,4 +130,4 @@ class Network:
         task = (down, work, up)
         if task not in self._seconds:
             self._seconds[task] = down / self.down + work * self.compute_seconds + up / self.up
-        return self._seconds[task][clients]
+        return self._seconds[task].take(clients)

@@ -44,20 +44,23 @@ class OneStep:
         self._ws = ws
         self._round = round
         self._passes: list[Pass] = []
-        # Clients have places in the passes, which are numbered through; -1 is in none.
+        # Clients have places in the passes, which are numbered through.
         self._ends = [0]
-        self._place = np.full(len(federation.clients), -1)
+        self._place = np.zeros(len(federation.clients), dtype=np.intp)
+        self._present = np.zeros(len(federation.clients), dtype=bool)
 
     def prepare(self, clients: IndexArray) -> None:
         """Run a pass over the clients that have not been in one."""
-        wanted = np.zeros(self._place.size, dtype=bool)
+        if self._present[clients].all():
+            return
+        wanted = np.zeros(self._present.size, dtype=bool)
         wanted[clients] = True
-        new = np.flatnonzero(wanted & (self._place < 0))
-        if new.size:
-            x, y = self._federation.batches(self._round, new)
-            self._passes.append(wide_pass(self._model, self._ws, x, y))
-            self._place[new] = self._ends[-1] + np.arange(new.size)
-            self._ends.append(self._ends[-1] + new.size)
+        new = (wanted & ~self._present).nonzero()[0]
+        x, y = self._federation.batches(self._round, new)
+        self._passes.append(wide_pass(self._model, self._ws, x, y))
+        self._ends.append(self._ends[-1] + new.size)
+        self._place[new] = np.arange(*self._ends[-2:])
+        self._present[new] = True
 
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses on the clients' batches."""
@@ -81,6 +84,8 @@ class OneStep:
         weights = np.zeros((len(chosen), self._ends[-1]), dtype=self._ws.dtype)
         for run, (clients, shares) in enumerate(chosen):
             weights[run, self._place[clients]] = shares
+        if len(self._passes) == 1:
+            return self._passes[0].aggregate(weights)
         total = np.zeros_like(self._ws)
         for done, (start, end) in zip(self._passes, pairwise(self._ends), strict=True):
             here = weights[:, start:end]
