@@ -23,6 +23,9 @@ FloatArray = NDArray[np.floating[Any]]
 Float64Array = NDArray[np.float64]
 IndexArray = NDArray[np.intp]
 
+FLOAT32_PRECISION, FLOAT64_PRECISION = (float(np.finfo(t).eps) for t in (np.float32, np.float64))
+"""The relative rounding of numbers of either type."""
+
 
 def check_theta(theta: float) -> float:
     """Return theta as a float, or raise if it is outside [0, 1]."""
@@ -137,7 +140,7 @@ def quality_precision(quality: ArrayLike | None) -> float:
         values = np.asarray(quality, dtype=np.float64)
         with np.errstate(over="ignore"):
             narrow = bool((values.astype(np.float32) == values).all())
-    return float(np.finfo(np.float32 if narrow else np.float64).eps)
+    return FLOAT32_PRECISION if narrow else FLOAT64_PRECISION
 
 
 def row_norms(rows: FloatArray) -> Float64Array:

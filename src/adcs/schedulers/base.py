@@ -26,6 +26,7 @@ from adcs.signals.sketch import Sketcher
 
 Signal = Literal["loss", "norm", "update"]
 Source = Literal["enrolment", "probe", "training"]
+SOURCES: tuple[Source, ...] = get_args(Source)
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Scheduler(ABC):
     fixed_size: bool = True
     """Whether a cohort has exactly m clients whenever there are that many."""
 
-    remembers: ClassVar[frozenset[Source]] = frozenset(get_args(Source))
+    remembers: ClassVar[frozenset[Source]] = frozenset(SOURCES)
     """The sources whose reports are kept."""
 
     sketch: Sketcher | None = None
@@ -130,8 +131,8 @@ class Scheduler(ABC):
         cohort's diagnostics under "refused".
         """
         _check_round(round)
-        if source not in get_args(Source):
-            raise ValueError(f"source must be one of {get_args(Source)}, got {source!r}")
+        if source not in SOURCES:
+            raise ValueError(f"source must be one of {SOURCES}, got {source!r}")
         if source in self.remembers:
             usable, refused = self.known.check(reports)
             self._refused += refused

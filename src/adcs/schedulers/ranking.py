@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from adcs.dpp.kernel import quality_precision
+from adcs.dpp.kernel import FLOAT32_PRECISION, quality_precision
 from adcs.schedulers.base import Cohort, Scheduler
 from adcs.signals.report import ClientId
 
@@ -20,11 +20,11 @@ def ranked_cohort(
 ) -> Cohort:
     """Return the m clients of the highest scores, then a seeded draw among those without one.
 
-    Scores that differ by rounding only tie, and ties go to the smaller client id.
+    Scores are of some of the clients, and in their order. Those that differ by rounding only
+    tie, and ties go to the smaller client id.
     """
-    scored = [client for client in clients if client in scores]
-    values = np.array([scores[client] for client in scored], dtype=np.float64)
-    ranked = [scored[i] for i in descending(values)]
+    scored = list(scores)
+    ranked = [scored[i] for i in descending(np.array(list(scores.values()), dtype=np.float64))]
     silent = [client for client in clients if client not in scores]
     if (silent and len(ranked) < m) or scheduler.rules:
         silent = [silent[i] for i in scheduler.rng(round).permutation(len(silent))]
@@ -42,10 +42,12 @@ def descending(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int
     >>> descending(np.array([1.0, 3.0, 1.0 + 1e-16, 2.0]))
     [1, 3, 0, 2]
     """
-    order = np.argsort(-values, kind="stable")
+    order = (-values).argsort(kind="stable")
     falling = values[order]
-    step = falling[:-1] - falling[1:] > 8.0 * quality_precision(values) * np.abs(falling[:-1])
-    if not step.all():
+    gaps, near = falling[:-1] - falling[1:], 8.0 * np.abs(falling[:-1])
+    # What differs in float32 differs: most often the question of precision does not arise.
+    if not (gaps > FLOAT32_PRECISION * near).all():
+        step = gaps > quality_precision(values) * near
         tied = np.concatenate([[0], np.cumsum(step)])[: values.size]
         order = order[np.lexsort((order, tied))]
     ranked: list[int] = order.tolist()
