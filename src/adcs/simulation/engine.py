@@ -158,10 +158,9 @@ class Simulation:
 
     def _ask(self, run: Run, available: tuple[int, ...]) -> bool:
         """Let a run say whom it asks; return whether it asks anyone."""
-        last, run.request = (
-            run.request,
-            run.scheduler.request(self.round, available, self.training.m),
-        )
+        m = self.training.m
+        last, run.request = run.request, run.scheduler.request(self.round, available, m)
+        # A scheduler that asks everyone gives the same tuple.
         if run.request.clients is not last.clients:
             run.asked = np.array(run.request.clients, dtype=np.intp)
         return bool(run.request.clients)
@@ -227,8 +226,7 @@ class Simulation:
                 reports = self._reports(work, i, request, chosen[i][0])
                 run.scheduler.observe(self.round, reports, "training")
         rate = self.training.lr if self.training.server_lr is None else self.training.server_lr
-        update *= self.ws.dtype.type(rate)
-        self.ws = self.ws - update
+        self.ws = self.ws - self.ws.dtype.type(rate) * update
 
     def _weights(self, run: Run, arrived: IndexArray) -> Float64Array:
         """Return what each arrived update counts."""

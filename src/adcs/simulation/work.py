@@ -85,7 +85,7 @@ class OneStep:
         for run, (clients, shares) in enumerate(chosen):
             weights[run, self._place[clients]] = shares
         if len(self._passes) == 1:
-            return self._passes[0].aggregate(weights)
+            return self._passes[0].aggregate(weights).astype(self._ws.dtype, copy=False)
         total = np.zeros_like(self._ws)
         for done, (start, end) in zip(self._passes, pairwise(self._ends), strict=True):
             here = weights[:, start:end]
