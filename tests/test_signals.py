@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import adcs
 from adcs.schedulers.state import pack, unpack
+from adcs.signals.book import ReportBook
 from adcs.signals.quality import qualities, rescale
-from adcs.signals.report import ClientReport, ReportBook, refusal
+from adcs.signals.report import ClientReport, refusal
 
 
 class TestRefusal:

@@ -21,7 +21,8 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from adcs.schedulers.places import Rules
-from adcs.signals.report import ClientId, ClientReport, ReportBook
+from adcs.signals.book import ReportBook
+from adcs.signals.report import ClientId, ClientReport
 from adcs.signals.sketch import Sketcher
 
 Signal = Literal["loss", "norm", "update"]

@@ -9,7 +9,8 @@ import numpy as np
 
 from adcs.dpp.kernel import Float64Array, IndexArray
 from adcs.schedulers.base import Cohort, Scheduler
-from adcs.signals.report import ClientId, ReportBook
+from adcs.signals.book import ReportBook
+from adcs.signals.report import ClientId
 
 
 def sizes(known: ReportBook, clients: Sequence[ClientId]) -> Float64Array:

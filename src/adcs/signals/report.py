@@ -1,15 +1,13 @@
-"""What clients say about themselves, what of it is believed, and what is remembered.
+"""What clients say about themselves, and what of it is believed.
 
-Reports are claims of strangers. `refusal` says in one sentence why a report cannot be used, and
-`ReportBook` keeps the latest usable evidence of every client.
+Reports are claims of strangers; `refusal` says in one sentence why one cannot be used.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -59,6 +57,29 @@ class ClientReport:
     compute_seconds: float | None = None
     communication_seconds: float | None = None
 
+    def __init__(
+        self,
+        client: ClientId,
+        round: int,
+        loss: float | None = None,
+        norm: float | None = None,
+        update: Update | None = None,
+        sketch: Sketch | None = None,
+        examples: int | None = None,
+        compute_seconds: float | None = None,
+        communication_seconds: float | None = None,
+    ) -> None:
+        # What a frozen dataclass does itself, at half the cost: a simulated round has hundreds.
+        _set_client(self, client)
+        _set_round(self, round)
+        _set_loss(self, loss)
+        _set_norm(self, norm)
+        _set_update(self, update)
+        _set_sketch(self, sketch)
+        _set_examples(self, examples)
+        _set_compute_seconds(self, compute_seconds)
+        _set_communication_seconds(self, communication_seconds)
+
     @property
     def vector(self) -> FloatArray | None:
         """The update as one vector, else the sketch's values, else None."""
@@ -74,6 +95,19 @@ class ClientReport:
         if self.sketch is not None:
             return self.sketch.norm
         return None if self.update is None else _norm(flatten(self.update))
+
+
+(
+    _set_client,
+    _set_round,
+    _set_loss,
+    _set_norm,
+    _set_update,
+    _set_sketch,
+    _set_examples,
+    _set_compute_seconds,
+    _set_communication_seconds,
+) = (getattr(ClientReport, field.name).__set__ for field in fields(ClientReport))
 
 
 def _norm(vector: FloatArray) -> float:
@@ -167,178 +201,3 @@ def _vector_refusal(report: ClientReport, width: int | None) -> str | None:
     if peak > ABSURD:
         return f"{name} must be at most {ABSURD:g} in size, got {peak:g}"
     return None
-
-
-class ReportBook:
-    """The latest usable evidence of each client.
-
-    The learning signals of a report (loss, norm, update or sketch) replace a client's older ones
-    as a whole, because they belong to one model; its size and timings are kept until newer ones
-    arrive. All updates in a book have one length, fixed by the majority of the first reports
-    that bring any.
-
-    Examples
-    --------
-    >>> book = ReportBook()
-    >>> refused = book.record([ClientReport("a", 0, examples=10), ClientReport("a", 0, loss=2.0)])
-    >>> book["a"].examples, book["a"].loss
-    (10, 2.0)
-    """
-
-    def __init__(self) -> None:
-        self.version = 0
-        self._reports: dict[ClientId, ClientReport] = {}
-        self._width: int | None = None
-
-    def __getitem__(self, client: ClientId) -> ClientReport:
-        return self._reports[client]
-
-    def __contains__(self, client: object) -> bool:
-        return client in self._reports
-
-    def __len__(self) -> int:
-        return len(self._reports)
-
-    @property
-    def width(self) -> int | None:
-        """The length of the updates, or sketches, in the book; None while it holds none."""
-        return self._width
-
-    def get(self, client: ClientId) -> ClientReport | None:
-        """Return the client's evidence, or None if nothing is known."""
-        return self._reports.get(client)
-
-    def check(
-        self, reports: Iterable[ClientReport]
-    ) -> tuple[list[ClientReport], list[tuple[ClientId, str]]]:
-        """Return the usable reports and, for each of the others, client and reason."""
-        batch = list(reports)
-        width = self._width if self._width is not None else _majority_width(batch)
-        usable: list[ClientReport] = []
-        refused: list[tuple[ClientId, str]] = []
-        seen: set[ClientId] = set()
-        for report in batch:
-            client = getattr(report, "client", None)
-            if not isinstance(report, ClientReport):
-                refused.append((str(client), f"not a ClientReport but {type(report).__name__}"))
-            elif isinstance(client, bool) or not isinstance(client, (int, str)):
-                refused.append((str(client), f"client must be an int or a string, got {client!r}"))
-            elif client in seen and _brings(report):
-                refused.append((client, "a second report of one client in one batch"))
-            elif (reason := refusal(report, width)) is not None:
-                refused.append((client, reason))
-            else:
-                if _brings(report):
-                    seen.add(client)
-                usable.append(report)
-        return usable, refused
-
-    def record(self, reports: Iterable[ClientReport]) -> list[tuple[ClientId, str]]:
-        """Remember the usable reports; return client and reason of each that was refused."""
-        usable, refused = self.check(reports)
-        self.remember(usable)
-        return refused
-
-    def remember(self, usable: Sequence[ClientReport]) -> None:
-        """Remember reports that `check` has found usable."""
-        for report in usable:
-            self._remember(report)
-        self.version += bool(usable)
-
-    def _remember(self, report: ClientReport) -> None:
-        if report.update is not None:
-            # The array may be a buffer that its owner writes into again.
-            report = replace(report, update=np.array(report.vector))
-        if (vector := report.vector) is not None:
-            self._width = vector.size
-        old = self._reports.get(report.client)
-        if old is not None and not _covers(report, old):
-            learned = report if _brings(report) else old
-            report = ClientReport(
-                client=report.client,
-                round=learned.round if _brings(learned) else report.round,
-                loss=learned.loss,
-                norm=learned.norm,
-                update=learned.update,
-                sketch=learned.sketch,
-                examples=_newer(report.examples, old.examples),
-                compute_seconds=_newer(report.compute_seconds, old.compute_seconds),
-                communication_seconds=_newer(
-                    report.communication_seconds, old.communication_seconds
-                ),
-            )
-        self._reports[report.client] = report
-
-    def state(self) -> dict[str, Any]:
-        """Return everything remembered as JSON values and arrays."""
-        reports = list(self._reports.values())
-        vectors = [r.vector for r in reports]
-        held = [v for v in vectors if v is not None]
-        return {
-            "version": self.version,
-            "width": self._width,
-            "clients": [r.client for r in reports],
-            "rounds": [int(r.round) for r in reports],
-            "numbers": {name: [_plain(getattr(r, name)) for r in reports] for name in NUMBERS},
-            "sketch_norms": [None if r.sketch is None else float(r.sketch.norm) for r in reports],
-            "has_vector": [v is not None for v in vectors],
-            "vectors": np.stack(held) if held else np.empty((0, 0)),
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go back to a state returned by `state`."""
-        self.version = int(state["version"])
-        self._width = state["width"]
-        self._reports = {}
-        rows = iter(np.asarray(state["vectors"]))
-        numbers = state["numbers"]
-        for i, client in enumerate(state["clients"]):
-            row = np.array(next(rows)) if state["has_vector"][i] else None
-            norm = state["sketch_norms"][i]
-            self._reports[client] = ClientReport(
-                client=client,
-                round=state["rounds"][i],
-                update=row if norm is None else None,
-                sketch=None if norm is None or row is None else Sketch(values=row, norm=norm),
-                **{name: numbers[name][i] for name in numbers},
-            )
-
-
-def _brings(report: ClientReport) -> bool:
-    """Return whether a report brings any learning signal."""
-    return not (
-        report.loss is None
-        and report.norm is None
-        and report.update is None
-        and report.sketch is None
-    )
-
-
-def _covers(new: ClientReport, old: ClientReport) -> bool:
-    """Return whether nothing of the old report outlives the new one."""
-    return _brings(new) and not (
-        (new.examples is None and old.examples is not None)
-        or (new.compute_seconds is None and old.compute_seconds is not None)
-        or (new.communication_seconds is None and old.communication_seconds is not None)
-    )
-
-
-def _newer(new: Any, old: Any) -> Any:
-    return old if new is None else new
-
-
-def _majority_width(reports: Sequence[ClientReport]) -> int | None:
-    widths: Counter[int] = Counter()
-    for report in reports:
-        if not isinstance(report, ClientReport) or (
-            report.update is None and report.sketch is None
-        ):
-            continue
-        if refusal(report) is None and (vector := report.vector) is not None:
-            widths[vector.size] += 1
-    # The smaller length wins a tie, so that the order of the reports does not matter.
-    return min(widths, key=lambda width: (-widths[width], width)) if widths else None
-
-
-def _plain(value: Any) -> float | int | None:
-    return value if value is None or isinstance(value, (int, float)) else value.item()
