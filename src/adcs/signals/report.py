@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,29 +57,6 @@ class ClientReport:
     compute_seconds: float | None = None
     communication_seconds: float | None = None
 
-    def __init__(
-        self,
-        client: ClientId,
-        round: int,
-        loss: float | None = None,
-        norm: float | None = None,
-        update: Update | None = None,
-        sketch: Sketch | None = None,
-        examples: int | None = None,
-        compute_seconds: float | None = None,
-        communication_seconds: float | None = None,
-    ) -> None:
-        # What a frozen dataclass does itself, at half the cost: a simulated round has hundreds.
-        _set_client(self, client)
-        _set_round(self, round)
-        _set_loss(self, loss)
-        _set_norm(self, norm)
-        _set_update(self, update)
-        _set_sketch(self, sketch)
-        _set_examples(self, examples)
-        _set_compute_seconds(self, compute_seconds)
-        _set_communication_seconds(self, communication_seconds)
-
     @property
     def vector(self) -> FloatArray | None:
         """The update as one vector, else the sketch's values, else None."""
@@ -95,19 +72,6 @@ class ClientReport:
         if self.sketch is not None:
             return self.sketch.norm
         return None if self.update is None else _norm(flatten(self.update))
-
-
-(
-    _set_client,
-    _set_round,
-    _set_loss,
-    _set_norm,
-    _set_update,
-    _set_sketch,
-    _set_examples,
-    _set_compute_seconds,
-    _set_communication_seconds,
-) = (getattr(ClientReport, field.name).__set__ for field in fields(ClientReport))
 
 
 def _norm(vector: FloatArray) -> float:
