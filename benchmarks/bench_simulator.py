@@ -5,8 +5,9 @@
 The workload is the paper's: Fashion-MNIST by class, N = 30, m = 18, softmax regression, batch 16,
 one step, an evaluation on the whole test set every 100 rounds, six schedulers.
 
-- adcs: on one thread, one shared pass for all six; on two, as `adcs compare` runs them, two
-  processes with a pass of three each.
+- adcs: one shared pass for all six (`adcs compare --pass-width 6`), a process for each thread: on
+  two threads two seeds at a time. Beside it one seed alone on two threads, as `adcs compare` runs
+  it unless told otherwise: two processes with a pass of three each.
 - plain: a PyTorch loop over clients, one method after the other: tensor indexing, the global model
   copied, one step of `torch.optim.SGD`, the difference sent back. Losses
   of all clients for PowerOfChoice, gradients of all clients for OCS, and every 20 rounds for
@@ -180,47 +181,62 @@ class TorchLoop:
         return time.perf_counter() - start
 
 
+class Workers:
+    """Processes that run passes at the same time, each its own."""
+
+    def __init__(self, experiment: Experiment, seeds: int) -> None:
+        context = get_context("spawn")
+        self.pipes, self.runs = [], seeds * len(METHODS)
+        for seed in range(seeds):
+            for labels in experiment.passes():
+                here, there = context.Pipe()
+                args = (there, experiment, seed, labels)
+                context.Process(target=serve, args=args, daemon=True).start()
+                self.pipes.append(here)
+
+    def run(self, rounds: int) -> float:
+        """Return the seconds that the slowest took, for the work of all per six runs."""
+        for pipe in self.pipes:
+            pipe.send(rounds)
+        return max(pipe.recv() for pipe in self.pipes) * len(METHODS) / self.runs
+
+    def stop(self) -> None:
+        for pipe in self.pipes:
+            pipe.send(0)
+
+
 def compare(rounds: int, repeats: int, threads: int) -> None:
     import torch
 
-    experiment = replace(Experiment(), pass_width=6 // threads)
-    federation = experiment.simulation(0, measure=False).federation
-    plain, lean = TorchLoop(federation, lean=False), TorchLoop(federation, lean=True)
+    wide, split = (replace(Experiment(), pass_width=width) for width in (6, 3))
+    federation = wide.simulation(0, measure=False).federation
     torch.set_num_threads(threads)
+    loops = {"adcs": Workers(wide, seeds=threads)}
+    if threads == 2:
+        loops["adcs, one seed in two passes"] = Workers(split, seeds=1)
+    loops["PyTorch, lean"] = TorchLoop(federation, lean=True)
+    loops["PyTorch, loop over clients"] = TorchLoop(federation, lean=False)
     slow = max(20, rounds // 10)
-    rates: dict[str, list[float]] = {"adcs": [], "plain": [], "lean": []}
-    context = get_context("spawn")
-    pipes = []
-    for labels in experiment.passes():
-        here, there = context.Pipe()
-        context.Process(target=serve, args=(there, experiment, labels), daemon=True).start()
-        pipes.append(here)
-
-    def adcs(count: int) -> float:
-        for pipe in pipes:
-            pipe.send(count)
-        return max(pipe.recv() for pipe in pipes)
-
-    adcs(50), plain.run(2), lean.run(20)
-    for _ in range(repeats):
-        rates["adcs"].append(6 * rounds / adcs(rounds))
-        rates["plain"].append(6 * slow / plain.run(slow))
-        rates["lean"].append(6 * rounds / lean.run(rounds))
-    for pipe in pipes:
-        pipe.send(0)
+    rates: dict[str, list[float]] = {name: [] for name in loops}
+    for turn in range(repeats + 1):
+        for name, loop in loops.items():
+            count = slow if name == "PyTorch, loop over clients" else rounds
+            rate = len(METHODS) * count / loop.run(count)
+            if turn:  # the first is to warm up
+                rates[name].append(rate)
+    for loop in loops.values():
+        if isinstance(loop, Workers):
+            loop.stop()
     middle = {name: median(values) for name, values in rates.items()}
-    print(f"{f'{threads} thread(s)':28}{'run-rounds/s':>14}{'adcs is faster by':>20}")
-    for name, label in (
-        ("adcs", "adcs"),
-        ("lean", "PyTorch, lean"),
-        ("plain", "PyTorch, loop over clients"),
-    ):
-        print(f"{label:28}{middle[name]:14.0f}{middle['adcs'] / middle[name]:19.1f}x")
+    print(f"{f'{threads} thread(s)':30}{'run-rounds/s':>14}{'range':>14}{'adcs is faster by':>20}")
+    for name, values in rates.items():
+        spread = f"{min(values):.0f}-{max(values):.0f}"
+        print(f"{name:30}{middle[name]:14.0f}{spread:>14}{middle['adcs'] / middle[name]:19.1f}x")
 
 
-def serve(pipe, experiment, labels) -> None:
+def serve(pipe, experiment, seed, labels) -> None:
     """Run as many rounds of a pass as the pipe asks for, and answer with the seconds."""
-    simulation = experiment.simulation(0, labels, measure=False)
+    simulation = experiment.simulation(seed, labels, measure=False)
     while count := pipe.recv():
         pipe.send(run_adcs(simulation, count))
 
