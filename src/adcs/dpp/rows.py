@@ -13,7 +13,7 @@ from adcs.dpp.scoring import Scoring
 
 _CHUNK = 1 << 21  # bytes of rows worked on at a time: small enough to stay in cache
 _POOL = 1 << 20  # the most entries of the rows in the pool
-_KERNEL_POOL = 384  # the fewest rows in the pool of a kernel
+_KERNEL_POOL = 256  # the fewest rows in the pool of a kernel
 _SMALL, _LARGE = 1e-24, 1e24  # squared lengths with which float32 neither over- nor underflows
 
 
@@ -58,7 +58,7 @@ class KernelRows:
 
     def __init__(self, similarity: Float64Array) -> None:
         self.n = self.chunk = similarity.shape[0]
-        self.pool_size = min(self.n, _KERNEL_POOL + self.n // 16)
+        self.pool_size = min(self.n, _KERNEL_POOL + self.n // 32)
         self._c = similarity
         self._held = np.zeros(self.pool_size, dtype=np.intp)
 

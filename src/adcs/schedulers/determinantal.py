@@ -100,7 +100,9 @@ class DeterminantalScheduler(SnapshotScheduler):
                 unit, m, quality=q, theta=self.theta, constraints=constraints, unit=True
             )
         else:
-            selection = greedy_map(gram, m, quality=q, theta=self.theta, constraints=constraints)
+            selection = greedy_map(
+                gram, m, quality=q, theta=self.theta, constraints=constraints, checked=True
+            )
         return self.describe(known, q, selection)
 
     def describe(self, known: list[ClientId], q: Float64Array, selection: Selection) -> Picked:
