@@ -395,3 +395,15 @@ def test_large_asymmetries_cannot_hide() -> None:
         wrong[i, j] += 1e-6
         with pytest.raises(ValueError, match="must be symmetric"):
             greedy_map(wrong, 5)
+
+
+def test_a_kernel_known_to_be_right_is_not_read_again() -> None:
+    c = similarity(unit_rows(spread(0, 40, 6)))
+    assert list(greedy_map(c, 5, checked=True).indices) == list(greedy_map(c, 5).indices)
+    picked = greedy_map(c, 2).indices
+    unused = np.setdiff1d(np.arange(40), picked)[:2]
+    c[unused[0], unused[1]] = 9.0
+    with pytest.raises(ValueError, match="symmetric"):
+        greedy_map(c, 2)
+    with path("one by one"):
+        assert list(greedy_map(c, 2, checked=True).indices) == list(picked)
