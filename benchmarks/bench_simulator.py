@@ -14,9 +14,10 @@ one step, an evaluation on the whole test set every 100 rounds, six schedulers.
   DivFL and ADCS.
 - lean: PyTorch without autograd, all clients of a method in one product, gradients by hand.
 
-PyTorch runs in one process with the same number of threads. The loops alternate, and medians are
-compared. `--only scaling` measures the cost of a round from 30 to 30,000 clients, `--only memory`
-the peak memory of the comparison.
+PyTorch runs in one process with the same number of threads; the loop over clients, which gains
+little from a second thread, is also shown as a process a seed with one thread each. The loops
+alternate, and medians are compared. `--only scaling` measures the cost of a round from 30 to 30,000
+clients, `--only memory` the peak memory of the comparison.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ import argparse
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
 from statistics import median
@@ -43,6 +46,8 @@ from adcs.experiments.config import Experiment
 from adcs.simulation.data import from_arrays
 
 METHODS = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS")
+PLAIN = "PyTorch, loop over clients"
+Loop = Callable[[int], float]  # from a number of rounds to the seconds they take
 N, M, BATCH, RATE, REFRESH, EVALUATE = 30, 18, 16, 0.001, 20, 100
 
 
@@ -182,27 +187,46 @@ class TorchLoop:
 
 
 class Workers:
-    """Processes that run passes at the same time, each its own."""
+    """Processes that do their tasks at the same time; a task is what makes a loop, and its inputs.
 
-    def __init__(self, experiment: Experiment, seeds: int) -> None:
+    The loops do `runs` runs between them.
+    """
+
+    def __init__(self, runs: int, *tasks: tuple[Callable[..., Loop], tuple]) -> None:
         context = get_context("spawn")
-        self.pipes, self.runs = [], seeds * len(METHODS)
-        for seed in range(seeds):
-            for labels in experiment.passes():
-                here, there = context.Pipe()
-                args = (there, experiment, seed, labels)
-                context.Process(target=serve, args=args, daemon=True).start()
-                self.pipes.append(here)
+        self.share, self.pipes = len(METHODS) / runs, []
+        for task in tasks:
+            here, there = context.Pipe()
+            context.Process(target=serve, args=(there, *task), daemon=True).start()
+            self.pipes.append(here)
 
     def run(self, rounds: int) -> float:
-        """Return the seconds that the slowest took, for the work of all per six runs."""
+        """Return the seconds that the slowest took, for each six runs."""
         for pipe in self.pipes:
             pipe.send(rounds)
-        return max(pipe.recv() for pipe in self.pipes) * len(METHODS) / self.runs
+        return max(pipe.recv() for pipe in self.pipes) * self.share
 
     def stop(self) -> None:
         for pipe in self.pipes:
             pipe.send(0)
+
+
+def serve(pipe, make: Callable[..., Loop], inputs: tuple) -> None:
+    """Run as many rounds of a loop as the pipe asks for, and answer with the seconds."""
+    loop = make(*inputs)
+    while count := pipe.recv():
+        pipe.send(loop(count))
+
+
+def simulated(experiment: Experiment, seed: int, labels: tuple[str, ...]) -> Loop:
+    return partial(run_adcs, experiment.simulation(seed, labels, measure=False))
+
+
+def plain_loop(seed: int) -> Loop:
+    import torch
+
+    torch.set_num_threads(1)
+    return TorchLoop(Experiment().simulation(seed, measure=False).federation, lean=False).run
 
 
 def compare(rounds: int, repeats: int, threads: int) -> None:
@@ -211,34 +235,30 @@ def compare(rounds: int, repeats: int, threads: int) -> None:
     wide, split = (replace(Experiment(), pass_width=width) for width in (6, 3))
     federation = wide.simulation(0, measure=False).federation
     torch.set_num_threads(threads)
-    loops = {"adcs": Workers(wide, seeds=threads)}
+    seeds, (six,) = range(threads), wide.passes()
+    workers = {"adcs": Workers(6 * threads, *((simulated, (wide, seed, six)) for seed in seeds))}
     if threads == 2:
-        loops["adcs, one seed in two passes"] = Workers(split, seeds=1)
-    loops["PyTorch, lean"] = TorchLoop(federation, lean=True)
-    loops["PyTorch, loop over clients"] = TorchLoop(federation, lean=False)
+        halves = [(simulated, (split, 0, labels)) for labels in split.passes()]
+        workers["adcs, one seed in two passes"] = Workers(6, *halves)
+        workers[f"{PLAIN}, a process a seed"] = Workers(12, (plain_loop, (0,)), (plain_loop, (1,)))
+    loops = {name: each.run for name, each in workers.items()}
+    loops["PyTorch, lean"] = TorchLoop(federation, lean=True).run
+    loops[PLAIN] = TorchLoop(federation, lean=False).run
     slow = max(20, rounds // 10)
     rates: dict[str, list[float]] = {name: [] for name in loops}
     for turn in range(repeats + 1):
         for name, loop in loops.items():
-            count = slow if name == "PyTorch, loop over clients" else rounds
-            rate = len(METHODS) * count / loop.run(count)
+            count = slow if name.startswith(PLAIN) else rounds
+            rate = len(METHODS) * count / loop(count)
             if turn:  # the first is to warm up
                 rates[name].append(rate)
-    for loop in loops.values():
-        if isinstance(loop, Workers):
-            loop.stop()
+    for each in workers.values():
+        each.stop()
     middle = {name: median(values) for name, values in rates.items()}
-    print(f"{f'{threads} thread(s)':30}{'run-rounds/s':>14}{'range':>14}{'adcs is faster by':>20}")
+    print(f"{f'{threads} thread(s)':45}{'run-rounds/s':>14}{'range':>14}{'adcs is faster by':>20}")
     for name, values in rates.items():
         spread = f"{min(values):.0f}-{max(values):.0f}"
-        print(f"{name:30}{middle[name]:14.0f}{spread:>14}{middle['adcs'] / middle[name]:19.1f}x")
-
-
-def serve(pipe, experiment, seed, labels) -> None:
-    """Run as many rounds of a pass as the pipe asks for, and answer with the seconds."""
-    simulation = experiment.simulation(seed, labels, measure=False)
-    while count := pipe.recv():
-        pipe.send(run_adcs(simulation, count))
+        print(f"{name:45}{middle[name]:14.0f}{spread:>14}{middle['adcs'] / middle[name]:19.1f}x")
 
 
 def scaling() -> None:

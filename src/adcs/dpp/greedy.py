@@ -78,7 +78,7 @@ def greedy_map(
         Who may be chosen, who must be (they are picked first), and how many per group.
     checked
         Whether C is known to be finite and symmetric with ones on its diagonal, as `similarity`
-        makes it. Reading all of it to see costs up to a fifth of the time.
+        makes it. Otherwise all of it is read to see, which for small m takes longer than choosing.
 
     Examples
     --------

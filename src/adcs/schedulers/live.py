@@ -283,15 +283,15 @@ class LiveADCS(DeterminantalScheduler):
         """Return those who have waited too long, longest first: at most half of the places."""
         if self.patience is None:
             return []
-        bound = self.patience * len(known) / m
         waits = round - self._chosen_at[self._places(known)]
-        over = (waits >= bound).nonzero()[0]
+        over = (waits >= self.patience * len(known) / m).nonzero()[0]
         order = over[np.argsort(-waits[over], kind="stable")].tolist()
         places = min((m + 1) // 2, m - len(constraints.required))
         late = [i for i in order if i not in constraints.required]
         labels, caps = constraints.groups, constraints.caps
-        if labels is None or not isinstance(caps, Mapping):
+        if labels is None or caps is None:
             return late[:places]
+        assert isinstance(caps, Mapping)
         room = Counter(caps) - Counter(labels[i] for i in constraints.required)
         due: list[int] = []
         for i in late:

@@ -6,13 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from adcs.dpp.kernel import IndexArray
 from adcs.schedulers.base import Cohort, Scheduler, Source
 from adcs.schedulers.draws import include, race, refuse_caps, sizes
 from adcs.signals.report import ClientId
-
-AHEAD = 32
-"""Rounds drawn at a time while there are as many clients and places as before."""
 
 
 class Uniform(Scheduler):
@@ -48,7 +44,6 @@ class Uniform(Scheduler):
         self.by_size = by_size
         self.independent = independent
         self.fixed_size = not independent
-        self._drawn: tuple[tuple[int, int], dict[int, IndexArray]] = ((0, 0), {})
         if independent:
             refuse_caps(self)
 
@@ -57,20 +52,11 @@ class Uniform(Scheduler):
         n = len(clients)
         if self.independent:
             return include(self, round, clients, np.full(n, min(1.0, m / n)))
+        rng = self.rng(round)
         if self.by_size:
-            order = race(self.rng(round), sizes(self.known, clients))
+            order = race(rng, sizes(self.known, clients))
         elif self.rules:
-            order = self.rng(round).permutation(n)
+            order = rng.permutation(n)
         else:
-            order = self._draw(round, n, min(m, n))
+            order = rng.choice(n, size=min(m, n), replace=False)
         return Cohort.of(self.take([clients[i] for i in order.tolist()], m))
-
-    def _draw(self, round: int, n: int, m: int) -> IndexArray:
-        """Return m of n places at random."""
-        last, drawn = self._drawn
-        if last != (n, m) or round not in drawn:
-            # One after the other, the draws of many rounds take little more than one's.
-            rounds = range(round, round + (AHEAD if last == (n, m) else 1))
-            drawn = {t: self.rng(t).choice(n, size=m, replace=False) for t in rounds}
-            self._drawn = ((n, m), drawn)
-        return drawn[round]

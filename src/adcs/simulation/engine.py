@@ -103,16 +103,18 @@ class Simulation:
 
     def step(self, *, measured: bool = False) -> list[dict[str, Any]]:
         """Run one round; return, if it is to be measured, each run's selection bias and more."""
-        round = self.round
+        round, m = self.round, self.training.m
         available = self.network.available(round)
         work = self._work()
         bills = [self._bill(run) for run in self.runs]
         probes = []
         needed = []
         for i, run in enumerate(self.runs):
-            if self._ask(run, available):
-                answered = self._in_time(run.asked, partial(bills[i].probe_seconds, run.request))
-                probes.append((i, answered))
+            request = run.scheduler.request(round, available, m)
+            if request.clients:
+                asked = np.array(request.clients, dtype=np.intp)
+                answered = self._in_time(asked, partial(bills[i].probe_seconds, request))
+                probes.append((i, request, asked, answered))
                 needed.append(answered)
             else:
                 # Who asks for nothing chooses at once, so that one pass can serve everyone.
@@ -122,11 +124,11 @@ class Simulation:
             needed.append(np.arange(len(self.federation.clients)))
         if needed:
             work.prepare(np.concatenate(needed))
-        for i, answered in probes:
-            run = self.runs[i]
-            bills[i].probe(run.request, run.asked, answered)
-            run.scheduler.observe(round, self._reports(work, i, run.request, answered), "probe")
-            self._select(run, available)
+        for i, request, asked, answered in probes:
+            bills[i].probe(request, asked, answered)
+            scheduler = self.runs[i].scheduler
+            scheduler.observe(round, self._reports(work, i, request, answered), "probe")
+            self._select(self.runs[i], available)
         measures = self._measures(work) if measured and self._measure else []
         self._train(work, bills)
         self.round += 1
@@ -156,26 +158,12 @@ class Simulation:
             clients = clients[seconds(clients) <= settings.deadline]
         return clients
 
-    def _ask(self, run: Run, available: tuple[int, ...]) -> bool:
-        """Let a run say whom it asks; return whether it asks anyone."""
-        m = self.training.m
-        last, run.request = run.request, run.scheduler.request(self.round, available, m)
-        # A scheduler that asks everyone gives the same tuple.
-        if run.request.clients is not last.clients:
-            run.asked = np.array(run.request.clients, dtype=np.intp)
-        return bool(run.request.clients)
-
     def _select(self, run: Run, available: tuple[int, ...]) -> None:
         last, run.cohort = run.cohort, run.scheduler.select(self.round, available, self.training.m)
         # A scheduler that keeps its cohort for some rounds gives the same tuples.
-        if (
-            run.cohort.clients is not last.clients
-            or run.cohort.weights is not last.weights
-            or run.cohort.normalise is not last.normalise
-        ):
+        if run.cohort.clients is not last.clients or run.cohort.weights is not last.weights:
             run.chosen = np.array(run.cohort.clients, dtype=np.intp)
             run.shares = np.array(run.cohort.weights) * self._p[run.chosen]
-            run.weights = self._normalised(run, run.shares)
         run.counts[run.chosen] += 1
 
     def _reports(
@@ -229,13 +217,10 @@ class Simulation:
         self.ws = self.ws - self.ws.dtype.type(rate) * update
 
     def _weights(self, run: Run, arrived: IndexArray) -> Float64Array:
-        """Return what each arrived update counts."""
-        if arrived.size == run.chosen.size:
-            return run.weights
-        return self._normalised(run, run.shares[np.isin(run.chosen, arrived)])
-
-    def _normalised(self, run: Run, shares: Float64Array) -> Float64Array:
-        """Return shares p w as weights: normalised unless the cohort says not."""
+        """Return what each arrived update counts: p w, normalised unless the cohort says not."""
+        shares = run.shares
+        if arrived.size < run.chosen.size:
+            shares = shares[np.isin(run.chosen, arrived)]
         if not run.cohort.normalise:
             return shares
         if self.training.paper_literal_weights:
@@ -252,7 +237,7 @@ class Simulation:
             updates = work.updates(i, everyone).astype(np.float64)
             gram = updates @ updates.T
             weights = np.zeros(n)
-            weights[run.chosen] = run.weights
+            weights[run.chosen] = self._weights(run, run.chosen)
             entry: dict[str, Any] = {
                 "bias": metrics.selection_bias(gram, weights, self._p),
                 "gradient_norm": math.sqrt(max(float(self._p @ gram @ self._p), 0.0)),

@@ -115,8 +115,10 @@ def _read(folder: Path) -> dict[str, Images]:
         # IDX: two zero bytes, the type (8 is uint8), the number of axes, then their lengths.
         axes = data[3]
         shape = np.frombuffer(data, ">i4", axes, offset=4)
-        # A copy lies on large pages, where single images are found faster than in `bytes`.
-        arrays[stem] = np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape).copy()
+        # A copy may lie on large pages, where single images are found faster than in `bytes`.
+        images = np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape).copy()
+        images.flags.writeable = False
+        arrays[stem] = images
     return arrays
 
 

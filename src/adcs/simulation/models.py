@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,21 +69,16 @@ class WideModel(Protocol):
         """Return the logits of several runs on the same examples."""
 
 
-def _is_wide(model: Model) -> TypeGuard[WideModel]:
-    # Of a class the answer is kept; `isinstance` would look the methods up each time.
-    return issubclass(type(model), WideModel)
-
-
 def wide_pass(model: Model, ws: FloatArray, x: FloatArray, y: Labels) -> Pass:
     """Return the pass of any model, wide where the model can."""
-    return model.wide(ws, x, y) if _is_wide(model) else LoopPass(model, ws, x, y)
+    return model.wide(ws, x, y) if isinstance(model, WideModel) else LoopPass(model, ws, x, y)
 
 
 def stacked(
     model: Model, ws: FloatArray, x: FloatArray, y: Labels
 ) -> tuple[FloatArray, FloatArray]:
     """Return losses and gradients of any model, one parameter row and one batch each."""
-    if _is_wide(model):
+    if isinstance(model, WideModel):
         return model.stacked(ws, x, y)
     pairs = [model.loss_and_gradient(w, xi, yi) for w, xi, yi in zip(ws, x, y, strict=True)]
     losses = np.array([loss for loss, _ in pairs], dtype=ws.dtype)
@@ -92,7 +87,7 @@ def stacked(
 
 def predictions(model: Model, ws: FloatArray, x: FloatArray) -> Sequence[FloatArray]:
     """Return the logits of each run's parameters on the same examples."""
-    if _is_wide(model):
+    if isinstance(model, WideModel):
         return model.wide_predict(ws, x)
     return [model.predict(w, x) for w in ws]
 

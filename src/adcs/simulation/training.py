@@ -9,7 +9,7 @@ import numpy as np
 
 from adcs.dpp.kernel import Float64Array, IndexArray
 from adcs.runs import Ledger
-from adcs.schedulers.base import Cohort, Request, Scheduler
+from adcs.schedulers.base import Cohort, Scheduler
 
 
 @dataclass(frozen=True)
@@ -48,18 +48,13 @@ class Training:
 class Run:
     """One scheduler's run: what it has learned, spent and chosen.
 
-    Arrays are made of the last request and cohort: the clients asked, the clients chosen, what
-    the update of each of these counts before anything is normalised, `shares`: p w, and
-    `weights`, what it counts if all of them arrive.
+    Of the clients chosen, `shares` is what the update of each counts: p w.
     """
 
     name: str
     scheduler: Scheduler
     ledger: Ledger
     counts: IndexArray
-    request: Request = field(default_factory=Request)
-    asked: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     cohort: Cohort = field(default_factory=lambda: Cohort((), ()))
     chosen: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     shares: Float64Array = field(default_factory=lambda: np.empty(0))
-    weights: Float64Array = field(default_factory=lambda: np.empty(0))
