@@ -1,6 +1,6 @@
 """The simulator beside PyTorch loops that do the same six methods' work.
 
-    python benchmarks/bench_simulator.py [--rounds 300] [--repeats 3]
+    python benchmarks/bench_simulator.py [--rounds 1500] [--repeats 3]
 
 The workload is the paper's: Fashion-MNIST by class, N = 30, m = 18, softmax regression, batch 16,
 one step, an evaluation on the whole test set every 100 rounds, six schedulers.
@@ -336,7 +336,7 @@ def gradients() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=1500)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=["compare", "scaling", "memory", "gradients"])
     arguments = parser.parse_args()
