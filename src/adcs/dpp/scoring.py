@@ -14,10 +14,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adcs.dpp.kernel import Float64Array, quality_precision
+from adcs.dpp.kernel import FLOAT64_PRECISION, Float64Array, quality_precision
 
 Number = TypeVar("Number", float, Float64Array)
-EPS = float(np.finfo(np.float64).eps)
+EPS = FLOAT64_PRECISION
 NOT = -np.inf  # the score of a row that is not in the race
 
 
