@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import pytest
 
 import adcs
+from adcs.signals.table import ReportTable
 from adcs.testing import CHECKS, Crowd, Make, check_scheduler
 
 SKETCH = adcs.Sketcher(size=64)
@@ -50,6 +52,34 @@ SCHEDULERS: dict[str, Make] = {
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_contract(name: str, check: Callable[[Make], None]) -> None:
     check(SCHEDULERS[name])
+
+
+class Tabular(Crowd):
+    """Clients whose answers come in a table."""
+
+    def answer(self, round: int, request: adcs.Request) -> Sequence[adcs.ClientReport]:
+        answers = super().answer(round, request)
+        columns = {
+            name: np.array([getattr(report, name) for report in answers])
+            for name in ("loss", "norm", "update", "compute_seconds", "communication_seconds")
+            if answers and getattr(answers[0], name) is not None
+        }
+        sketches = [report.sketch for report in answers if report.sketch is not None]
+        examples = np.array([self.report(0, client).examples for client in request.clients])
+        return ReportTable(
+            request.clients, round, **columns, sketch=sketches or None, examples=examples
+        )
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_tables_and_lists_of_reports_give_the_same_cohorts(name: str) -> None:
+    cohorts = []
+    for kind in (Crowd, Tabular):
+        crowd, scheduler = kind(range(20)), SCHEDULERS[name]()
+        crowd.enrol(scheduler)
+        present = [crowd.clients if round % 3 else crowd.clients[3:] for round in range(8)]
+        cohorts.append([crowd.play(scheduler, t, 6, who) for t, who in enumerate(present)])
+    assert cohorts[0] == cohorts[1]
 
 
 def test_one_line_is_enough() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from adcs.simulation.models import MLP, LoopPass, stacked, wide_pass
+from adcs.simulation.models import MLP, Looped, widened
 
 HIDDEN = [(), (7,), (6, 5)]
 
@@ -34,7 +34,7 @@ def test_gradient_against_finite_differences(hidden):
 @pytest.mark.parametrize("hidden", HIDDEN)
 def test_wide_pass_equals_a_loop(hidden):
     model, ws, x, y = problem(hidden)
-    wide, loop = wide_pass(model, ws, x, y), LoopPass(model, ws, x, y)
+    wide, loop = model.wide(ws, x, y), Looped(model).wide(ws, x, y)
     np.testing.assert_allclose(wide.losses, loop.losses)
     weights = np.random.default_rng(1).random((3, 5))
     np.testing.assert_allclose(wide.aggregate(weights), loop.aggregate(weights))
@@ -46,11 +46,28 @@ def test_wide_pass_equals_a_loop(hidden):
 @pytest.mark.parametrize("hidden", HIDDEN)
 def test_stacked_equals_one_by_one(hidden):
     model, ws, x, y = problem(hidden, runs=5)
-    losses, gradients = stacked(model, ws, x, y)
-    for i in range(5):
-        loss, gradient = model.loss_and_gradient(ws[i], x[i], y[i])
-        assert losses[i] == pytest.approx(loss)
-        np.testing.assert_allclose(gradients[i], gradient)
+    for losses, gradients in (model.stacked(ws, x, y), Looped(model).stacked(ws, x, y)):
+        for i in range(5):
+            loss, gradient = model.loss_and_gradient(ws[i], x[i], y[i])
+            assert losses[i] == pytest.approx(loss)
+            np.testing.assert_allclose(gradients[i], gradient)
+
+
+def test_a_model_that_can_serve_many_runs_is_left_alone():
+    model, ws, x, _ = problem(())
+    assert widened(model) is model
+    looped = widened(Plain(model))
+    assert isinstance(looped, Looped)
+    for one, other in zip(looped.wide_predict(ws, x[0]), model.wide_predict(ws, x[0]), strict=True):
+        np.testing.assert_allclose(one, other)
+
+
+class Plain:
+    """What a user has to write, and no more."""
+
+    def __init__(self, model):
+        self.size, self.initial, self.predict = model.size, model.initial, model.predict
+        self.loss_and_gradient = model.loss_and_gradient
 
 
 def test_softmax_loss_by_hand():

@@ -12,6 +12,7 @@ from adcs.schedulers.state import pack, unpack
 from adcs.signals.book import ReportBook
 from adcs.signals.quality import qualities, rescale
 from adcs.signals.report import ClientReport, refusal
+from adcs.signals.table import ReportTable
 
 
 class TestRefusal:
@@ -96,6 +97,93 @@ class TestBook:
         book = ReportBook()
         book.record([ClientReport(1, 0, update=[np.ones((2, 3)), np.zeros(2)])])
         assert book[1].vector.shape == (8,)
+
+
+def table(clients=(1, 2, 3), round=0, **changes):
+    """A table that leaves nothing out, but for what is changed."""
+    n = len(clients)
+    columns = {
+        "loss": np.linspace(0.5, 2.5, n, dtype=np.float32),
+        "norm": np.linspace(1.0, 3.0, n),
+        "update": np.arange(1.0, 4 * n + 1, dtype=np.float32).reshape(n, 4),
+        "examples": np.arange(10, 10 + n),
+        "compute_seconds": np.full(n, 0.5),
+        "communication_seconds": np.full(n, 2.0),
+    }
+    return ReportTable(clients, round, **{**columns, **changes})
+
+
+def contents(book):
+    """All that a book says, as values that compare."""
+    state = book.state()
+    return {**state, "vectors": state["vectors"].tolist(), "version": None}
+
+
+class TestTable:
+    """A table is the list of its reports, whatever happens to it."""
+
+    def test_reads_as_reports(self):
+        reports = table((4, "x"))
+        assert len(reports) == len(list(reports)) == 2
+        assert [report.client for report in reports[:]] == [4, "x"]
+        one = reports[1]
+        assert (one.loss, one.norm, one.examples, one.compute_seconds) == (2.5, 3.0, 11, 0.5)
+        assert all(type(v) in (int, float) for v in (one.loss, one.norm, one.examples))
+        np.testing.assert_array_equal(one.vector, [5.0, 6.0, 7.0, 8.0])
+        assert ReportTable((), 0).brings is False
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {},
+            {"update": None, "norm": None},
+            {"loss": None, "update": None, "norm": None},
+            {"examples": None},
+            {"loss": np.array([1.0, np.nan, 2.0])},
+            {"loss": np.array([-1.0, 0.0, np.inf])},
+            {"norm": np.array([1.0, -1.0, 1e31])},
+            {"communication_seconds": np.array([1.0, -1.0, np.nan])},
+            {"update": np.array([[1.0, 1.0], [0.0, 0.0], [1.0, np.nan]])},
+            {"update": np.array([[1e31, 1.0], [0.0, -1.0], [-np.inf, 1.0]])},
+            {"update": np.ones((3, 5), dtype=np.float16)},
+            {"update": np.ones((3, 4), dtype=np.int64)},
+            {"update": np.array([["a"], ["b"], ["c"]])},
+            {"clients": (1, 1, 2)},
+            {"clients": (1, True, 2.5)},
+            {"clients": (7, 8, 9)},
+            {"round": -1},
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("before", [None, (1, 2, 3), (2, 3, 4)])
+    def test_a_book_takes_it_as_it_takes_a_list(self, changes, before):
+        books, refused = (ReportBook(), ReportBook()), []
+        for book, kind in zip(books, (lambda t: t, list), strict=True):
+            book.record([ClientReport(2, 0, examples=99, compute_seconds=7.0)])
+            if before is not None:
+                book.record(kind(table(before, update=np.ones((3, 4), dtype=np.float32))))
+            refused.append(book.record(kind(table(**{"round": 1, **changes}))))
+        assert refused[0] == refused[1]
+        for name in ("loss", "length"):
+            told, numbers = zip(*(book.told(name, 1, (1, 2, 3)) for book in books), strict=True)
+            assert told[0] == told[1]
+            np.testing.assert_array_equal(*numbers)
+        assert books[0].width == books[1].width
+        assert books[0].version == books[1].version
+        assert contents(books[0]) == contents(books[1])
+
+    def test_columns_of_another_length(self):
+        with pytest.raises(ValueError, match="norm must hold one entry for each of 3"):
+            table(norm=np.ones(2))
+
+    def test_a_state_holds_the_newest_table(self):
+        book, twin = ReportBook(), ReportBook()
+        book.record(table((1, 2, 3), 4))
+        twin.restore(unpack(pack(book.state())))
+        assert contents(twin) == contents(book)
+        twin.record(table((1, 2, 3), 9))
+        twin.restore(unpack(pack(book.state())))
+        assert twin[2].round == 4
 
 
 def test_unpack_garbage():

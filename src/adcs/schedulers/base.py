@@ -171,7 +171,7 @@ class Scheduler(ABC):
         """Return whom to ask what; by default nobody."""
         return Request()
 
-    def learn(self, round: int, reports: list[ClientReport], source: Source) -> None:
+    def learn(self, round: int, reports: Sequence[ClientReport], source: Source) -> None:
         """Take in usable reports; by default they are remembered, in `known`."""
         self.known.remember(reports)
 

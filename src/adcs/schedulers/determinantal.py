@@ -73,8 +73,7 @@ class DeterminantalScheduler(SnapshotScheduler):
         """Return the unit updates of these clients and, unless they are many, C."""
         key = (self.known.version, known)
         if self._kernel is None or self._kernel[0] != key:
-            vectors = [self.known[client].vector for client in known]
-            unit = unit_rows(np.stack([v for v in vectors if v is not None]))
+            unit = unit_rows(self.known.vectors(known))
             gram = similarity(unit) if len(known) <= GRAM_LIMIT else None
             self._kernel = (key, unit, gram)
         return self._kernel[1], self._kernel[2]

@@ -51,8 +51,7 @@ class DivFL(SnapshotScheduler):
 
     def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
         """Cover the known clients' updates."""
-        vectors = [self.known[client].vector for client in known]
-        distances = pairwise_distances(np.stack([v for v in vectors if v is not None]))
+        distances = pairwise_distances(self.known.vectors(known))
         result = facility_location(distances, m, constraints=constraints)
         chosen = [known[i] for i in result.indices]
         weights = None

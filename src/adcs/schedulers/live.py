@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -169,7 +169,7 @@ class LiveADCS(DeterminantalScheduler):
         """Return whether the report brings an update and a loss."""
         return report is not None and report.loss is not None and report.vector is not None
 
-    def learn(self, round: int, reports: list[ClientReport], source: Source) -> None:
+    def learn(self, round: int, reports: Sequence[ClientReport], source: Source) -> None:
         """Refresh what is believed of those who report, and predict the rest."""
         super().learn(round, reports, source)
         telling = [self.known[report.client] for report in reports if self.knows(report)]

@@ -50,16 +50,11 @@ class OCS(Scheduler):
 
     def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Rank the norms of this round, or draw by them."""
-        norms = {
-            client: norm
-            for client in clients
-            if (report := self.known.get(client)) is not None
-            and report.round == round
-            and (norm := report.length) is not None
-        }
         if not self.independent:
-            return ranked_cohort(self, round, clients, m, norms)
-        mean = float(np.mean(list(norms.values()))) if norms else 1.0
+            return ranked_cohort(self, round, clients, m, "length")
+        told, lengths = self.known.told("length", round, clients)
+        norms = dict(zip(told, lengths.tolist(), strict=True))
+        mean = float(np.mean(lengths)) if told else 1.0
         u = np.array([norms.get(client, mean) for client in clients])
         return include(self, round, clients, optimal_probabilities(u, m))
 

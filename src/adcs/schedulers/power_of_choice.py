@@ -54,11 +54,4 @@ class PowerOfChoice(Scheduler):
 
     def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Rank the losses of this round."""
-        scores = {
-            client: report.loss
-            for client in clients
-            if (report := self.known.get(client)) is not None
-            and report.round == round
-            and report.loss is not None
-        }
-        return ranked_cohort(self, round, clients, m, scores)
+        return ranked_cohort(self, round, clients, m, "loss")

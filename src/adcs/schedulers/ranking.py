@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from adcs.dpp.kernel import FLOAT32_PRECISION, quality_precision
@@ -12,26 +10,23 @@ from adcs.signals.report import ClientId
 
 
 def ranked_cohort(
-    scheduler: Scheduler,
-    round: int,
-    clients: tuple[ClientId, ...],
-    m: int,
-    scores: Mapping[ClientId, float],
+    scheduler: Scheduler, round: int, clients: tuple[ClientId, ...], m: int, number: str
 ) -> Cohort:
-    """Return the m clients of the highest scores, then a seeded draw among those without one.
+    """Return the m clients that told the highest numbers this round, then a seeded draw.
 
-    Scores are of some of the clients, and in their order. Those that differ by rounding only
-    tie, and ties go to the smaller client id.
+    The draw is among those that told none. Numbers that differ by rounding only tie, and ties go
+    to the smaller client id.
     """
-    scored = list(scores)
-    ranked = [scored[i] for i in descending(np.array(list(scores.values()), dtype=np.float64))]
+    told, numbers = scheduler.known.told(number, round, clients)
+    scores = dict(zip(told, numbers.tolist(), strict=True))
+    ranked = [told[i] for i in descending(numbers)]
     silent = [client for client in clients if client not in scores]
     if (silent and len(ranked) < m) or scheduler.rules:
         silent = [silent[i] for i in scheduler.rng(round).permutation(len(silent))]
     chosen = scheduler.take([*ranked, *silent], m)
     return Cohort.of(
         chosen,
-        scores=[[client, float(scores[client])] for client in chosen if client in scores],
+        scores=[[client, scores[client]] for client in chosen if client in scores],
         drawn=[client for client in chosen if client not in scores],
     )
 

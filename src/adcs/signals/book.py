@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from adcs.dpp.kernel import Float64Array, FloatArray
 from adcs.signals.report import NUMBERS, ClientId, ClientReport, refusal
 from adcs.signals.sketch import Sketch
+from adcs.signals.table import ReportTable
 
 
 class ReportBook:
@@ -31,17 +33,18 @@ class ReportBook:
 
     def __init__(self) -> None:
         self.version = 0
-        self._reports: dict[ClientId, ClientReport] = {}
+        self._entries: dict[ClientId, ClientReport] = {}
+        self._table: ReportTable | None = None  # the newest, until somebody asks for an entry
         self._width: int | None = None
 
     def __getitem__(self, client: ClientId) -> ClientReport:
-        return self._reports[client]
+        return self._reports()[client]
 
     def __contains__(self, client: object) -> bool:
-        return client in self._reports
+        return client in self._reports()
 
     def __len__(self) -> int:
-        return len(self._reports)
+        return len(self._reports())
 
     @property
     def width(self) -> int | None:
@@ -50,12 +53,44 @@ class ReportBook:
 
     def get(self, client: ClientId) -> ClientReport | None:
         """Return the client's evidence, or None if nothing is known."""
-        return self._reports.get(client)
+        return self._reports().get(client)
+
+    def told(
+        self, name: str, round: int, clients: tuple[ClientId, ...]
+    ) -> tuple[tuple[ClientId, ...], Float64Array]:
+        """Return those of the clients that told a number in this round, and their numbers.
+
+        >>> book = ReportBook()
+        >>> refused = book.record([ClientReport(1, 5, loss=2.0), ClientReport(2, 4, loss=1.0)])
+        >>> book.told("loss", 5, (1, 2))
+        ((1,), array([2.]))
+        """
+        table = self._table
+        if table is not None and table.round == round and table.clients == clients:
+            column = getattr(table, name)
+            if column is not None:
+                return clients, column.astype(np.float64, copy=False)
+        pairs = [
+            (client, value)
+            for client in clients
+            if (report := self.get(client)) is not None
+            and report.round == round
+            and (value := getattr(report, name)) is not None
+        ]
+        numbers = np.array([value for _, value in pairs], dtype=np.float64)
+        return tuple(client for client, _ in pairs), numbers
+
+    def vectors(self, clients: Sequence[ClientId]) -> FloatArray:
+        """Return the updates, or sketches, of clients that have one, a row each."""
+        found = [self._reports()[client].vector for client in clients]
+        return np.stack([vector for vector in found if vector is not None])
 
     def check(
         self, reports: Iterable[ClientReport]
-    ) -> tuple[list[ClientReport], list[tuple[ClientId, str]]]:
+    ) -> tuple[Sequence[ClientReport], list[tuple[ClientId, str]]]:
         """Return the usable reports and, for each of the others, client and reason."""
+        if isinstance(reports, ReportTable) and reports.usual(self._width):
+            return reports, []
         batch = list(reports)
         width = self._width if self._width is not None else _majority_width(batch)
         usable: list[ClientReport] = []
@@ -85,9 +120,23 @@ class ReportBook:
 
     def remember(self, usable: Sequence[ClientReport]) -> None:
         """Remember reports that `check` has found usable."""
-        for report in usable:
-            self._remember(report)
+        if isinstance(usable, ReportTable) and usable.complete:
+            if self._table is not None and self._table.clients != usable.clients:
+                self._reports()
+            self._table = usable
+            if usable.update is not None:
+                self._width = usable.update.shape[1]
+        else:
+            for report in usable:
+                self._remember(report)
         self.version += bool(usable)
+
+    def _reports(self) -> dict[ClientId, ClientReport]:
+        """Return the evidence of each client, the newest table's entered."""
+        if self._table is not None:
+            self._entries.update(zip(self._table.clients, self._table, strict=True))
+            self._table = None
+        return self._entries
 
     def _remember(self, report: ClientReport) -> None:
         if report.update is not None:
@@ -95,7 +144,8 @@ class ReportBook:
             report = replace(report, update=np.array(report.vector))
         if (vector := report.vector) is not None:
             self._width = vector.size
-        old = self._reports.get(report.client)
+        entries = self._reports()
+        old = entries.get(report.client)
         if old is not None and not _covers(report, old):
             learned = report if _brings(report) else old
             report = ClientReport(
@@ -111,11 +161,11 @@ class ReportBook:
                     report.communication_seconds, old.communication_seconds
                 ),
             )
-        self._reports[report.client] = report
+        entries[report.client] = report
 
     def state(self) -> dict[str, Any]:
         """Return everything remembered as JSON values and arrays."""
-        reports = list(self._reports.values())
+        reports = list(self._reports().values())
         vectors = [r.vector for r in reports]
         held = [v for v in vectors if v is not None]
         return {
@@ -133,13 +183,13 @@ class ReportBook:
         """Go back to a state returned by `state`."""
         self.version = int(state["version"])
         self._width = state["width"]
-        self._reports = {}
+        self._entries, self._table = {}, None
         rows = iter(np.asarray(state["vectors"]))
         numbers = state["numbers"]
         for i, client in enumerate(state["clients"]):
             row = np.array(next(rows)) if state["has_vector"][i] else None
             norm = state["sketch_norms"][i]
-            self._reports[client] = ClientReport(
+            self._entries[client] = ClientReport(
                 client=client,
                 round=state["rounds"][i],
                 update=row if norm is None else None,

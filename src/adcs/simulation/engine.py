@@ -18,11 +18,11 @@ from adcs import metrics
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
 from adcs.runs import Ledger
 from adcs.schedulers.base import Request, Scheduler
-from adcs.signals.report import ClientReport
 from adcs.signals.sketch import Sketch
+from adcs.signals.table import ReportTable
 from adcs.simulation.federation import Federation
 from adcs.simulation.ledger import NUMBER_BYTES, RoundBill
-from adcs.simulation.models import Model
+from adcs.simulation.models import Model, widened
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.training import Run, Training
 from adcs.simulation.work import Chosen, FullBatch, ManySteps, OneStep, Work
@@ -70,7 +70,7 @@ class Simulation:
         if not 1 <= training.m <= n:
             raise ValueError(f"m must lie between 1 and {n} (all clients), got {training.m}")
         self.federation = federation
-        self.model = model
+        self.model = widened(model)
         self.training = training
         self.network = network or Network(NetworkSettings(spread=0.0), n, seed)
         self.seed = seed
@@ -86,20 +86,9 @@ class Simulation:
         self._measure = measure and n <= PER_CLIENT_LIMIT
         size = NUMBER_BYTES * model.size
         traffic = self.network.seconds(np.arange(n), down=size, work=0.0, up=size)
-        self._facts: list[tuple[int, float, float]] = list(
-            zip(
-                federation.sizes.tolist(),
-                self.network.compute_seconds.tolist(),
-                traffic.tolist(),
-                strict=True,
-            )
-        )
+        self._facts = (federation.sizes, self.network.compute_seconds, traffic)
         for run in self.runs:
-            enrolled = [
-                ClientReport(client, 0, None, None, None, None, *self._facts[client])
-                for client in federation.clients
-            ]
-            run.scheduler.observe(0, enrolled, "enrolment")
+            run.scheduler.observe(0, self._table(np.arange(n)), "enrolment")
 
     def step(self, *, measured: bool = False) -> list[dict[str, Any]]:
         """Run one round; return, if it is to be measured, each run's selection bias and more."""
@@ -127,7 +116,7 @@ class Simulation:
         for i, request, asked, answered in probes:
             bills[i].probe(request, asked, answered)
             scheduler = self.runs[i].scheduler
-            scheduler.observe(round, self._reports(work, i, request, answered), "probe")
+            scheduler.observe(round, self._answers(work, i, request, answered), "probe")
             self._select(self.runs[i], available)
         measures = self._measures(work) if measured and self._measure else []
         self._train(work, bills)
@@ -166,34 +155,39 @@ class Simulation:
             run.shares = np.array(run.cohort.weights) * self._p[run.chosen]
         run.counts[run.chosen] += 1
 
-    def _reports(
+    def _answers(
         self, work: Work, index: int, request: Request, clients: IndexArray
-    ) -> list[ClientReport]:
+    ) -> ReportTable:
         """Return what clients answer to a request."""
-        count = clients.size
-        nothing: list[None] = [None] * count
-        losses: list[Any] = list(nothing)
-        norms: list[Any] = list(nothing)
-        updates: list[Any] = list(nothing)
-        sketches: list[Any] = list(nothing)
-        if "loss" in request.signals and count:
-            losses = work.losses(index, clients).tolist()
-        if request.signals & {"norm", "update"} and count:
+        signals: dict[str, Any] = {}
+        if clients.size == 0:
+            return self._table(clients)
+        if "loss" in request.signals:
+            signals["loss"] = work.losses(index, clients)
+        if request.signals & {"norm", "update"}:
             rows = work.updates(index, clients)
             if "norm" in request.signals:
-                norms = np.sqrt(np.einsum("ij,ij->i", rows, rows)).tolist()
+                signals["norm"] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
             if "update" in request.signals:
                 if request.sketch is None:
-                    updates = list(rows)
+                    signals["update"] = rows
                 else:
                     values, lengths = request.sketch.sketch_rows(rows)
-                    sketches = [Sketch(*pair) for pair in zip(values, lengths, strict=True)]
-        return [
-            ClientReport(client, self.round, loss, norm, update, sketch, *self._facts[client])
-            for client, loss, norm, update, sketch in zip(
-                clients.tolist(), losses, norms, updates, sketches, strict=True
-            )
-        ]
+                    pairs = zip(values, lengths, strict=True)
+                    signals["sketch"] = [Sketch(*pair) for pair in pairs]
+        return self._table(clients, **signals)
+
+    def _table(self, clients: IndexArray, **signals: Any) -> ReportTable:
+        """Return what clients report: signals, and what they always say of themselves."""
+        examples, compute, traffic = self._facts
+        return ReportTable(
+            tuple(clients.tolist()),
+            self.round,
+            **signals,
+            examples=examples.take(clients),
+            compute_seconds=compute.take(clients),
+            communication_seconds=traffic.take(clients),
+        )
 
     def _train(self, work: Work, bills: list[RoundBill]) -> None:
         chosen: Chosen = []
@@ -211,8 +205,8 @@ class Simulation:
                 request = Request(
                     run.cohort.clients, frozenset({"loss", "update"}), run.scheduler.sketch
                 )
-                reports = self._reports(work, i, request, chosen[i][0])
-                run.scheduler.observe(self.round, reports, "training")
+                answers = self._answers(work, i, request, chosen[i][0])
+                run.scheduler.observe(self.round, answers, "training")
         rate = self.training.lr if self.training.server_lr is None else self.training.server_lr
         self.ws = self.ws - self.ws.dtype.type(rate) * update
 

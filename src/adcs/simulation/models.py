@@ -56,7 +56,7 @@ class Pass(Protocol):
 
 
 @runtime_checkable
-class WideModel(Protocol):
+class WideModel(Model, Protocol):
     """A model that serves several runs in one pass."""
 
     def wide(self, ws: FloatArray, x: FloatArray, y: Labels) -> Pass:
@@ -69,27 +69,33 @@ class WideModel(Protocol):
         """Return the logits of several runs on the same examples."""
 
 
-def wide_pass(model: Model, ws: FloatArray, x: FloatArray, y: Labels) -> Pass:
-    """Return the pass of any model, wide where the model can."""
-    return model.wide(ws, x, y) if isinstance(model, WideModel) else LoopPass(model, ws, x, y)
+def widened(model: Model) -> WideModel:
+    """Return a model that serves several runs: itself if it can, else in a loop over them."""
+    return model if isinstance(model, WideModel) else Looped(model)
 
 
-def stacked(
-    model: Model, ws: FloatArray, x: FloatArray, y: Labels
-) -> tuple[FloatArray, FloatArray]:
-    """Return losses and gradients of any model, one parameter row and one batch each."""
-    if isinstance(model, WideModel):
-        return model.stacked(ws, x, y)
-    pairs = [model.loss_and_gradient(w, xi, yi) for w, xi, yi in zip(ws, x, y, strict=True)]
-    losses = np.array([loss for loss, _ in pairs], dtype=ws.dtype)
-    return losses, np.stack([gradient for _, gradient in pairs]).astype(ws.dtype, copy=False)
+class Looped:
+    """Any model, called once for each run."""
 
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.size = model.size
+        self.initial, self.predict = model.initial, model.predict
+        self.loss_and_gradient = model.loss_and_gradient
 
-def predictions(model: Model, ws: FloatArray, x: FloatArray) -> Sequence[FloatArray]:
-    """Return the logits of each run's parameters on the same examples."""
-    if isinstance(model, WideModel):
-        return model.wide_predict(ws, x)
-    return [model.predict(w, x) for w in ws]
+    def wide(self, ws: FloatArray, x: FloatArray, y: Labels) -> Pass:
+        """Return the pass of several runs over the same batches."""
+        return LoopPass(self._model, ws, x, y)
+
+    def stacked(self, ws: FloatArray, x: FloatArray, y: Labels) -> tuple[FloatArray, FloatArray]:
+        """Return losses and gradients, one parameter row and one batch each."""
+        pairs = [self.loss_and_gradient(w, xi, yi) for w, xi, yi in zip(ws, x, y, strict=True)]
+        losses = np.array([loss for loss, _ in pairs], dtype=ws.dtype)
+        return losses, np.stack([gradient for _, gradient in pairs]).astype(ws.dtype, copy=False)
+
+    def wide_predict(self, ws: FloatArray, x: FloatArray) -> list[FloatArray]:
+        """Return the logits of each run's parameters on the same examples."""
+        return [self.predict(w, x) for w in ws]
 
 
 class LoopPass:

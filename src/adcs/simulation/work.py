@@ -13,7 +13,7 @@ import numpy as np
 
 from adcs.dpp.kernel import FloatArray, IndexArray
 from adcs.simulation.federation import Federation
-from adcs.simulation.models import Model, Pass, stacked, wide_pass
+from adcs.simulation.models import Pass, WideModel
 
 Chosen = list[tuple[IndexArray, FloatArray]]
 """For each run, the clients whose updates count and their weights."""
@@ -38,7 +38,9 @@ class Work(Protocol):
 class OneStep:
     """One mini-batch gradient of each client: one wide pass serves all runs."""
 
-    def __init__(self, federation: Federation, model: Model, ws: FloatArray, round: int) -> None:
+    def __init__(
+        self, federation: Federation, model: WideModel, ws: FloatArray, round: int
+    ) -> None:
         self._federation = federation
         self._model = model
         self._ws = ws
@@ -57,7 +59,7 @@ class OneStep:
         wanted[clients] = True
         new = (wanted & ~self._present).nonzero()[0]
         x, y = self._federation.batches(self._round, new)
-        self._passes.append(wide_pass(self._model, self._ws, x, y))
+        self._passes.append(self._model.wide(self._ws, x, y))
         self._ends.append(self._ends[-1] + new.size)
         self._place[new] = np.arange(*self._ends[-2:])
         self._present[new] = True
@@ -100,7 +102,7 @@ class ManySteps:
     def __init__(
         self,
         federation: Federation,
-        model: Model,
+        model: WideModel,
         ws: FloatArray,
         round: int,
         *,
@@ -142,7 +144,7 @@ class ManySteps:
         total = np.zeros_like(local)
         for step in range(self._steps):
             part = slice(step * batch, (step + 1) * batch)
-            _, gradients = stacked(self._model, local, x[:, part], y[:, part])
+            _, gradients = self._model.stacked(local, x[:, part], y[:, part])
             total += gradients
             local -= self._lr * gradients
         return total
@@ -155,7 +157,7 @@ class ManySteps:
 class FullBatch:
     """The gradient over all of a client's data."""
 
-    def __init__(self, federation: Federation, model: Model, ws: FloatArray) -> None:
+    def __init__(self, federation: Federation, model: WideModel, ws: FloatArray) -> None:
         self._federation = federation
         self._model = model
         self._ws = ws

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -89,14 +89,14 @@ class OtherBatch(PowerOfChoice):
         super().__init__(**settings)
         self._held: list[ClientReport] = []
 
-    def learn(self, round: int, reports: list[ClientReport], source: Source) -> None:
+    def learn(self, round: int, reports: Sequence[ClientReport], source: Source) -> None:
         """Remember the reports of the round before, and keep these for the next."""
         if source != "probe":
             super().learn(round, reports, source)
             return
         # Told as of this round, or they would not be ranked by.
         super().learn(round, [replace(r, round=round) for r in self._held or reports], source)
-        self._held = reports
+        self._held = list(reports)
 
     def state(self) -> dict[str, Any]:
         """Return all that was learned."""

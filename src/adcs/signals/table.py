@@ -1,0 +1,120 @@
+"""Reports of many clients as columns, for engines that have them so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+
+from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
+from adcs.signals.report import ABSURD, NUMBERS, ClientId, ClientReport
+from adcs.signals.sketch import Sketch
+
+_COLUMNS = tuple(field.name for field in fields(ClientReport)[2:])  # all but client and round
+
+
+@dataclass(frozen=True, eq=False)
+class ReportTable(Sequence[ClientReport]):
+    """What clients report on the model of one round, a column for each of `ClientReport`'s fields.
+
+    It is a sequence of `ClientReport`, made when somebody reads one; as long as nobody does, a
+    table of many clients costs little more than a single report. Its arrays are its own: whoever
+    made it does not write into them any more.
+
+    Examples
+    --------
+    >>> table = ReportTable((3, 7), 0, loss=np.array([0.5, 1.5]))
+    >>> table[1].client, table[1].loss
+    (7, 1.5)
+    """
+
+    clients: tuple[ClientId, ...]
+    round: int
+    loss: FloatArray | None = None
+    norm: FloatArray | None = None
+    update: FloatArray | None = None
+    sketch: Sequence[Sketch] | None = None
+    examples: IndexArray | None = None
+    compute_seconds: Float64Array | None = None
+    communication_seconds: Float64Array | None = None
+
+    def __post_init__(self) -> None:
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            if column is not None and len(column) != len(self.clients):
+                raise ValueError(
+                    f"{name} must hold one entry for each of {len(self.clients)} clients, "
+                    f"got {len(column)}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @overload
+    def __getitem__(self, index: int) -> ClientReport: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ClientReport]: ...
+    def __getitem__(self, index: int | slice) -> ClientReport | list[ClientReport]:
+        return self._reports[index]
+
+    def __iter__(self) -> Iterator[ClientReport]:
+        return iter(self._reports)
+
+    @property
+    def brings(self) -> bool:
+        """Whether there is any learning signal."""
+        signals = (self.loss, self.norm, self.update, self.sketch)
+        return any(column is not None for column in signals)
+
+    @property
+    def length(self) -> FloatArray | None:
+        """The norms of the updates, as stated."""
+        return self.norm
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing that a client reported earlier outlives this."""
+        facts = (self.examples, self.compute_seconds, self.communication_seconds)
+        return self.brings and all(column is not None for column in facts)
+
+    def usual(self, width: int | None) -> bool:
+        """Whether every report is usable at a glance; if not, each has to be looked at.
+
+        Updates must have `width` numbers, unless that is None.
+        """
+        columns = (getattr(self, name) for name in NUMBERS)
+        given = [column for column in columns if column is not None]
+        if not self.clients or self.sketch is not None or self.round < 0:
+            return False
+        if not {type(client) for client in self.clients} <= {int, str}:
+            return False
+        if len(set(self.clients)) < len(self.clients):
+            return False
+        if given:
+            numbers = np.concatenate(given)
+            # NaN compares as false.
+            if not (numbers.min() >= 0.0 and numbers.max() <= ABSURD):
+                return False
+        if self.update is None:
+            return True
+        if self.update.dtype.kind != "f" or self.update.ndim != 2:
+            return False
+        if width not in (None, self.update.shape[1]):
+            return False
+        peaks = np.maximum(self.update.max(axis=1), -self.update.min(axis=1))
+        return float(peaks.min()) > 0.0 and float(peaks.max()) <= ABSURD
+
+    @cached_property
+    def _reports(self) -> list[ClientReport]:
+        columns = [self._listed(getattr(self, name)) for name in _COLUMNS]
+        rows = zip(self.clients, *columns, strict=True)
+        return [ClientReport(client, self.round, *rest) for client, *rest in rows]
+
+    def _listed(self, column: Any) -> list[Any]:
+        if column is None:
+            return [None] * len(self.clients)
+        numbers = isinstance(column, np.ndarray) and column.ndim == 1
+        return column.tolist() if numbers else list(column)
