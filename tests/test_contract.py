@@ -6,14 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 import pytest
 
 import adcs
-from adcs.signals.table import ReportTable
 from adcs.testing import CHECKS, Crowd, Make, check_scheduler
 
 SKETCH = adcs.Sketcher(size=64)
@@ -54,34 +52,6 @@ def test_contract(name: str, check: Callable[[Make], None]) -> None:
     check(SCHEDULERS[name])
 
 
-class Tabular(Crowd):
-    """Clients whose answers come in a table."""
-
-    def answer(self, round: int, request: adcs.Request) -> Sequence[adcs.ClientReport]:
-        answers = super().answer(round, request)
-        columns = {
-            name: np.array([getattr(report, name) for report in answers])
-            for name in ("loss", "norm", "update", "compute_seconds", "communication_seconds")
-            if answers and getattr(answers[0], name) is not None
-        }
-        sketches = [report.sketch for report in answers if report.sketch is not None]
-        examples = np.array([self.report(0, client).examples for client in request.clients])
-        return ReportTable(
-            request.clients, round, **columns, sketch=sketches or None, examples=examples
-        )
-
-
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_tables_and_lists_of_reports_give_the_same_cohorts(name: str) -> None:
-    cohorts = []
-    for kind in (Crowd, Tabular):
-        crowd, scheduler = kind(range(20)), SCHEDULERS[name]()
-        crowd.enrol(scheduler)
-        present = [crowd.clients if round % 3 else crowd.clients[3:] for round in range(8)]
-        cohorts.append([crowd.play(scheduler, t, 6, who) for t, who in enumerate(present)])
-    assert cohorts[0] == cohorts[1]
-
-
 def test_one_line_is_enough() -> None:
     check_scheduler(adcs.ADCS)
 
@@ -90,6 +60,13 @@ class Forgetful(adcs.Scheduler):
     """A scheduler with a different fault for each check that is to notice it."""
 
     fault = ""
+    told = list
+
+    def ask(self, round, clients, m):
+        return adcs.Request(clients, frozenset({"loss"}))
+
+    def learn(self, round, reports, source):
+        self.told = type(reports)
 
     def choose(self, round, clients, m):
         import numpy as np
@@ -100,6 +77,8 @@ class Forgetful(adcs.Scheduler):
             return adcs.Cohort.of(np.random.default_rng().permutation(clients)[:m].tolist())
         if self.fault == "global":
             return adcs.Cohort.of(np.random.permutation(len(clients))[:m].tolist())  # noqa: NPY002
+        if self.fault == "one by one":
+            return adcs.Cohort.of(clients[:m] if self.told is list else clients[-m:])
         if self.fault == "stateful":
             self.turn = getattr(self, "turn", 0) + 1
             return adcs.Cohort.of([clients[(self.turn + i) % len(clients)] for i in range(m)])
@@ -114,6 +93,7 @@ class Forgetful(adcs.Scheduler):
         ("unseeded", "same_seed_same_cohorts"),
         ("global", "same_seed_same_cohorts"),
         ("stateful", "resume_equals_uninterrupted"),
+        ("one by one", "tables_are_reports"),
     ],
 )
 def test_checks_notice_faults(fault: str, check: str) -> None:

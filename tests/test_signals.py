@@ -130,7 +130,7 @@ class TestTable:
         assert (one.loss, one.norm, one.examples, one.compute_seconds) == (2.5, 3.0, 11, 0.5)
         assert all(type(v) in (int, float) for v in (one.loss, one.norm, one.examples))
         np.testing.assert_array_equal(one.vector, [5.0, 6.0, 7.0, 8.0])
-        assert ReportTable((), 0).brings is False
+        assert list(ReportTable((), 0)) == []
 
     @pytest.mark.parametrize(
         "changes",
@@ -148,6 +148,20 @@ class TestTable:
             {"update": np.ones((3, 5), dtype=np.float16)},
             {"update": np.ones((3, 4), dtype=np.int64)},
             {"update": np.array([["a"], ["b"], ["c"]])},
+            {"update": np.ones((3, 0))},
+            {"update": None, "loss": np.array([1.0, 2.0, None])},
+            {"update": None, "loss": np.array(["a", "b", "c"])},
+            {"update": None, "loss": np.array([1j, 2.0, 3.0])},
+            {"update": None, "loss": np.ones((3, 1))},
+            {"update": None, "loss": [1.0, 2.0, 3.0]},
+            {"update": None, "loss": np.array([1.0, np.nan, 2.0])},
+            {"update": None, "loss": np.array([-1.0, 0.0, np.inf])},
+            {"update": None, "clients": (1, 1, 2)},
+            {"update": None, "clients": (1, True, 2.5)},
+            {"update": None, "clients": (7, 8, 9)},
+            {"update": None, "round": -1},
+            {"update": None, "round": 1.5},
+            {"update": None, "round": None},
             {"clients": (1, 1, 2)},
             {"clients": (1, True, 2.5)},
             {"clients": (7, 8, 9)},
@@ -176,12 +190,21 @@ class TestTable:
         with pytest.raises(ValueError, match="norm must hold one entry for each of 3"):
             table(norm=np.ones(2))
 
+    def test_what_the_book_tells_is_nobody_elses(self):
+        book, buffer = ReportBook(), np.ones((3, 4))
+        book.record(table(update=buffer, norm=None))
+        buffer[:] = 7.0
+        np.testing.assert_array_equal(book[2].vector, np.ones(4))
+        book.record(table(update=None, loss=np.array([3.0, 4.0, 5.0])))
+        book.told("loss", 0, (1, 2, 3))[1][:] = 0.0
+        assert book[1].loss == 3.0
+
     def test_a_state_holds_the_newest_table(self):
         book, twin = ReportBook(), ReportBook()
-        book.record(table((1, 2, 3), 4))
+        book.record(table((1, 2, 3), 4, update=None))
         twin.restore(unpack(pack(book.state())))
         assert contents(twin) == contents(book)
-        twin.record(table((1, 2, 3), 9))
+        twin.record(table((1, 2, 3), 9, update=None))
         twin.restore(unpack(pack(book.state())))
         assert twin[2].round == 4
 

@@ -23,7 +23,8 @@ import numpy as np
 
 from adcs.schedulers.base import Cohort, Request, Scheduler
 from adcs.schedulers.state import pack, unpack
-from adcs.signals.report import ClientId, ClientReport
+from adcs.signals.report import NUMBERS, ClientId, ClientReport
+from adcs.signals.table import ReportTable
 
 Make = Callable[[], Scheduler]
 
@@ -84,6 +85,7 @@ class Crowd:
                     norm=whole.norm if "norm" in request.signals else None,
                     update=update if "update" in request.signals and not sketched else None,
                     sketch=request.sketch.sketch(update) if request.sketch and sketched else None,
+                    examples=whole.examples,
                     compute_seconds=whole.compute_seconds,
                     communication_seconds=whole.communication_seconds,
                 )
@@ -240,6 +242,21 @@ def bad_reports_are_refused(make: Make) -> None:
             assert all(entry["reason"] for entry in cohort.diagnostics["refused"])
 
 
+def tables_are_reports(make: Make) -> None:
+    """Reports in a table, as simulations hand them over, are worth what they are in a list."""
+    crowd = Crowd(range(12))
+    listed, tabled = make(), make()
+    for round in range(5):
+        available = crowd.clients if round % 3 else crowd.clients[3:]
+        expected = crowd.play(listed, round, 5, available)
+        answers = crowd.answer(round, tabled.request(round, available, 5))
+        tabled.observe(round, _table(round, answers), "probe")
+        got = tabled.select(round, available, 5)
+        assert got == expected, "the same cohort from a table as from a list"
+        replies = [crowd.report(round, client) for client in got.clients]
+        tabled.observe(round, _table(round, replies), "training")
+
+
 def reports_are_copied(make: Make) -> None:
     """A report's array may be a buffer that is written into again."""
     crowd = Crowd(range(9))
@@ -286,10 +303,22 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
     clients_come_and_go,
     silence_is_survived,
     bad_reports_are_refused,
+    tables_are_reports,
     reports_are_copied,
     wrong_calls_are_errors,
 )
 """Every check, for parametrised tests."""
+
+
+def _table(round: int, reports: Sequence[ClientReport]) -> ReportTable:
+    columns: dict[str, Any] = {
+        name: np.array([getattr(report, name) for report in reports])
+        for name in (*NUMBERS, "update")
+        if reports and getattr(reports[0], name) is not None
+    }
+    sketches = [report.sketch for report in reports if report.sketch is not None]
+    clients = tuple(report.client for report in reports)
+    return ReportTable(clients, round, sketch=sketches or None, **columns)
 
 
 def _check_cohort(

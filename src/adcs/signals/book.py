@@ -34,17 +34,17 @@ class ReportBook:
     def __init__(self) -> None:
         self.version = 0
         self._entries: dict[ClientId, ClientReport] = {}
-        self._table: ReportTable | None = None  # the newest, until somebody asks for an entry
+        self._table: ReportTable | None = None  # newer, and not entered yet
         self._width: int | None = None
 
     def __getitem__(self, client: ClientId) -> ClientReport:
-        return self._reports()[client]
+        return self._entered()[client]
 
     def __contains__(self, client: object) -> bool:
-        return client in self._reports()
+        return client in self._entered()
 
     def __len__(self) -> int:
-        return len(self._reports())
+        return len(self._entered())
 
     @property
     def width(self) -> int | None:
@@ -53,12 +53,14 @@ class ReportBook:
 
     def get(self, client: ClientId) -> ClientReport | None:
         """Return the client's evidence, or None if nothing is known."""
-        return self._reports().get(client)
+        return self._entered().get(client)
 
     def told(
         self, name: str, round: int, clients: tuple[ClientId, ...]
     ) -> tuple[tuple[ClientId, ...], Float64Array]:
         """Return those of the clients that told a number in this round, and their numbers.
+
+        The number is one of `ClientReport`'s: "loss", "length" and so on.
 
         >>> book = ReportBook()
         >>> refused = book.record([ClientReport(1, 5, loss=2.0), ClientReport(2, 4, loss=1.0)])
@@ -69,7 +71,7 @@ class ReportBook:
         if table is not None and table.round == round and table.clients == clients:
             column = getattr(table, name)
             if column is not None:
-                return clients, column.astype(np.float64, copy=False)
+                return clients, column.astype(np.float64)
         pairs = [
             (client, value)
             for client in clients
@@ -82,14 +84,14 @@ class ReportBook:
 
     def vectors(self, clients: Sequence[ClientId]) -> FloatArray:
         """Return the updates, or sketches, of clients that have one, a row each."""
-        found = [self._reports()[client].vector for client in clients]
+        found = [self._entered()[client].vector for client in clients]
         return np.stack([vector for vector in found if vector is not None])
 
     def check(
         self, reports: Iterable[ClientReport]
     ) -> tuple[Sequence[ClientReport], list[tuple[ClientId, str]]]:
         """Return the usable reports and, for each of the others, client and reason."""
-        if isinstance(reports, ReportTable) and reports.usual(self._width):
+        if isinstance(reports, ReportTable) and reports.plain():
             return reports, []
         batch = list(reports)
         width = self._width if self._width is not None else _majority_width(batch)
@@ -122,17 +124,15 @@ class ReportBook:
         """Remember reports that `check` has found usable."""
         if isinstance(usable, ReportTable) and usable.complete:
             if self._table is not None and self._table.clients != usable.clients:
-                self._reports()
+                self._entered()
             self._table = usable
-            if usable.update is not None:
-                self._width = usable.update.shape[1]
         else:
             for report in usable:
                 self._remember(report)
         self.version += bool(usable)
 
-    def _reports(self) -> dict[ClientId, ClientReport]:
-        """Return the evidence of each client, the newest table's entered."""
+    def _entered(self) -> dict[ClientId, ClientReport]:
+        """Return the evidence of each client, that of the table among it."""
         if self._table is not None:
             self._entries.update(zip(self._table.clients, self._table, strict=True))
             self._table = None
@@ -144,7 +144,7 @@ class ReportBook:
             report = replace(report, update=np.array(report.vector))
         if (vector := report.vector) is not None:
             self._width = vector.size
-        entries = self._reports()
+        entries = self._entered()
         old = entries.get(report.client)
         if old is not None and not _covers(report, old):
             learned = report if _brings(report) else old
@@ -165,7 +165,7 @@ class ReportBook:
 
     def state(self) -> dict[str, Any]:
         """Return everything remembered as JSON values and arrays."""
-        reports = list(self._reports().values())
+        reports = list(self._entered().values())
         vectors = [r.vector for r in reports]
         held = [v for v in vectors if v is not None]
         return {

@@ -20,9 +20,9 @@ _COLUMNS = tuple(field.name for field in fields(ClientReport)[2:])  # all but cl
 class ReportTable(Sequence[ClientReport]):
     """What clients report on the model of one round, a column for each of `ClientReport`'s fields.
 
-    It is a sequence of `ClientReport`, made when somebody reads one; as long as nobody does, a
-    table of many clients costs little more than a single report. Its arrays are its own: whoever
-    made it does not write into them any more.
+    It is a sequence of `ClientReport`, and they are made when somebody reads one. A table of
+    numbers alone, without updates or sketches, can go without: it is checked as a whole and its
+    columns are read as they are.
 
     Examples
     --------
@@ -64,48 +64,42 @@ class ReportTable(Sequence[ClientReport]):
         return iter(self._reports)
 
     @property
-    def brings(self) -> bool:
-        """Whether there is any learning signal."""
-        signals = (self.loss, self.norm, self.update, self.sketch)
-        return any(column is not None for column in signals)
-
-    @property
     def length(self) -> FloatArray | None:
         """The norms of the updates, as stated."""
         return self.norm
 
     @property
     def complete(self) -> bool:
-        """Whether nothing that a client reported earlier outlives this."""
+        """Whether it is numbers alone, and nothing that a client said before outlives it."""
         facts = (self.examples, self.compute_seconds, self.communication_seconds)
-        return self.brings and all(column is not None for column in facts)
+        return (
+            (self.loss is not None or self.norm is not None)
+            and self.update is None
+            and self.sketch is None
+            and all(column is not None for column in facts)
+        )
 
-    def usual(self, width: int | None) -> bool:
-        """Whether every report is usable at a glance; if not, each has to be looked at.
+    def plain(self) -> bool:
+        """Whether it is numbers alone, all of them as they should be.
 
-        Updates must have `width` numbers, unless that is None.
+        If not, each report has to be looked at.
         """
-        columns = (getattr(self, name) for name in NUMBERS)
-        given = [column for column in columns if column is not None]
-        if not self.clients or self.sketch is not None or self.round < 0:
+        columns = [c for name in NUMBERS if (c := getattr(self, name)) is not None]
+        if self.update is not None or self.sketch is not None or not columns or not self.clients:
+            return False
+        if not isinstance(self.round, (int, np.integer)) or self.round < 0:
             return False
         if not {type(client) for client in self.clients} <= {int, str}:
             return False
         if len(set(self.clients)) < len(self.clients):
             return False
-        if given:
-            numbers = np.concatenate(given)
-            # NaN compares as false.
-            if not (numbers.min() >= 0.0 and numbers.max() <= ABSURD):
-                return False
-        if self.update is None:
-            return True
-        if self.update.dtype.kind != "f" or self.update.ndim != 2:
+        if not all(isinstance(c, np.ndarray) and c.dtype.kind in "fiu" for c in columns):
             return False
-        if width not in (None, self.update.shape[1]):
+        if any(c.ndim != 1 for c in columns):
             return False
-        peaks = np.maximum(self.update.max(axis=1), -self.update.min(axis=1))
-        return float(peaks.min()) > 0.0 and float(peaks.max()) <= ABSURD
+        numbers = np.concatenate(columns)
+        # NaN is neither.
+        return bool(numbers.min() >= 0.0 and numbers.max() <= ABSURD)
 
     @cached_property
     def _reports(self) -> list[ClientReport]:

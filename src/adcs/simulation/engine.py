@@ -70,7 +70,8 @@ class Simulation:
         if not 1 <= training.m <= n:
             raise ValueError(f"m must lie between 1 and {n} (all clients), got {training.m}")
         self.federation = federation
-        self.model = widened(model)
+        self.model = model
+        self._wide = widened(model)
         self.training = training
         self.network = network or Network(NetworkSettings(spread=0.0), n, seed)
         self.seed = seed
@@ -128,9 +129,9 @@ class Simulation:
         if training.local == "full":
             return FullBatch(federation, self.model, self.ws)
         if training.steps == 1:
-            return OneStep(federation, self.model, self.ws, self.round)
+            return OneStep(federation, self._wide, self.ws, self.round)
         return ManySteps(
-            federation, self.model, self.ws, self.round, steps=training.steps, lr=training.lr
+            federation, self._wide, self.ws, self.round, steps=training.steps, lr=training.lr
         )
 
     def _bill(self, run: Run) -> RoundBill:

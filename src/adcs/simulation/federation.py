@@ -17,7 +17,7 @@ from scipy import sparse
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
 from adcs.signals.hashing import GOLDEN, hashes, mix
 from adcs.simulation.data import Dataset
-from adcs.simulation.models import Labels, WideModel
+from adcs.simulation.models import Labels, Model, widened
 from adcs.simulation.partition import Partition
 
 TEST_CHUNK = 2000
@@ -130,7 +130,7 @@ class Federation:
         x = self.features(self.dataset.x_test, used) if few else None
         return x, self.dataset.y_test[used], used, holds
 
-    def test(self, model: WideModel, ws: FloatArray) -> list[tuple[Float64Array, Float64Array]]:
+    def test(self, model: Model, ws: FloatArray) -> list[tuple[Float64Array, Float64Array]]:
         """Return, for each run's parameters, each client's test accuracy and mean test loss."""
         x, y, used, holds = self._tested
         correct = np.empty((used.size, ws.shape[0]))
@@ -139,7 +139,7 @@ class Federation:
             part = slice(start, start + TEST_CHUNK)
             rows = x[part] if x is not None else self.features(self.dataset.x_test, used[part])
             each = np.arange(len(rows))
-            for run, logits in enumerate(model.wide_predict(ws, rows)):
+            for run, logits in enumerate(widened(model).wide_predict(ws, rows)):
                 best = logits.argmax(axis=1)
                 top, own = logits[each, best], logits[each, y[part]]
                 correct[part, run] = best == y[part]

@@ -56,7 +56,7 @@ class Pass(Protocol):
 
 
 @runtime_checkable
-class WideModel(Model, Protocol):
+class WideModel(Protocol):
     """A model that serves several runs in one pass."""
 
     def wide(self, ws: FloatArray, x: FloatArray, y: Labels) -> Pass:
@@ -70,7 +70,7 @@ class WideModel(Model, Protocol):
 
 
 def widened(model: Model) -> WideModel:
-    """Return a model that serves several runs: itself if it can, else in a loop over them."""
+    """Return what serves several runs: the model itself if it can, else a loop over them."""
     return model if isinstance(model, WideModel) else Looped(model)
 
 
@@ -79,9 +79,6 @@ class Looped:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self.size = model.size
-        self.initial, self.predict = model.initial, model.predict
-        self.loss_and_gradient = model.loss_and_gradient
 
     def wide(self, ws: FloatArray, x: FloatArray, y: Labels) -> Pass:
         """Return the pass of several runs over the same batches."""
@@ -89,13 +86,14 @@ class Looped:
 
     def stacked(self, ws: FloatArray, x: FloatArray, y: Labels) -> tuple[FloatArray, FloatArray]:
         """Return losses and gradients, one parameter row and one batch each."""
-        pairs = [self.loss_and_gradient(w, xi, yi) for w, xi, yi in zip(ws, x, y, strict=True)]
+        call = self._model.loss_and_gradient
+        pairs = [call(w, xi, yi) for w, xi, yi in zip(ws, x, y, strict=True)]
         losses = np.array([loss for loss, _ in pairs], dtype=ws.dtype)
         return losses, np.stack([gradient for _, gradient in pairs]).astype(ws.dtype, copy=False)
 
     def wide_predict(self, ws: FloatArray, x: FloatArray) -> list[FloatArray]:
         """Return the logits of each run's parameters on the same examples."""
-        return [self.predict(w, x) for w in ws]
+        return [self._model.predict(w, x) for w in ws]
 
 
 class LoopPass:

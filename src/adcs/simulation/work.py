@@ -13,7 +13,7 @@ import numpy as np
 
 from adcs.dpp.kernel import FloatArray, IndexArray
 from adcs.simulation.federation import Federation
-from adcs.simulation.models import Pass, WideModel
+from adcs.simulation.models import Model, Pass, WideModel
 
 Chosen = list[tuple[IndexArray, FloatArray]]
 """For each run, the clients whose updates count and their weights."""
@@ -157,7 +157,7 @@ class ManySteps:
 class FullBatch:
     """The gradient over all of a client's data."""
 
-    def __init__(self, federation: Federation, model: WideModel, ws: FloatArray) -> None:
+    def __init__(self, federation: Federation, model: Model, ws: FloatArray) -> None:
         self._federation = federation
         self._model = model
         self._ws = ws
