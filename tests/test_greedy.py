@@ -15,8 +15,9 @@ from hypothesis.extra import numpy as hnp
 
 from adcs.dpp import greedy, rows
 from adcs.dpp.constraints import Constraints
-from adcs.dpp.greedy import greedy_map, greedy_map_features
+from adcs.dpp.greedy import greedy_map, greedy_map_features, greedy_map_trusted
 from adcs.dpp.kernel import objective, similarity, unit_rows
+from adcs.dpp.scoring import Scoring
 
 THETAS = st.sampled_from([0.0, 0.2, 0.5, 0.8, 0.99, 1.0])
 PATHS = ("usual", "one by one", "lazy")
@@ -399,11 +400,12 @@ def test_large_asymmetries_cannot_hide() -> None:
 
 def test_a_kernel_known_to_be_right_is_not_read_again() -> None:
     c = similarity(unit_rows(spread(0, 40, 6)))
-    assert list(greedy_map(c, 5, checked=True).indices) == list(greedy_map(c, 5).indices)
+    scoring = Scoring.of_kernel(c, None, theta=0.0)
+    assert list(greedy_map_trusted(c, 5, scoring).indices) == list(greedy_map(c, 5).indices)
     picked = greedy_map(c, 2).indices
     unused = np.setdiff1d(np.arange(40), picked)[:2]
     c[unused[0], unused[1]] = 9.0
     with pytest.raises(ValueError, match="symmetric"):
         greedy_map(c, 2)
     with path("one by one"):
-        assert list(greedy_map(c, 2, checked=True).indices) == list(picked)
+        assert list(greedy_map_trusted(c, 2, scoring).indices) == list(picked)

@@ -213,3 +213,14 @@ def test_what_has_no_answer_is_refused():
         log_probability(c, [1, 1])
     with pytest.raises(ValueError, match="distinct rows from 0 to 5"):
         log_probability_mdpp(c, [6])
+
+
+def test_qualities_beyond_all_weights() -> None:
+    with pytest.raises(ValueError, match=r"quality is too large .* 1\.7e\+308"):
+        sample_mdpp(
+            np.eye(3),
+            2,
+            quality=[1.7e308, 0.0, -1.7e308],
+            theta=0.9999,
+            rng=np.random.default_rng(0),
+        )

@@ -318,3 +318,52 @@ class TestSettings:
 def test_descending_ties_keep_their_order():
     values = np.array([1.0, 2.0, 2.0 + 4e-16, 2.0, 0.5])
     assert descending(values) == [1, 2, 3, 0, 4]
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.2, 0.8])
+@pytest.mark.parametrize("make", [adcs.ADCS, adcs.LiveADCS, adcs.StaticDPP])
+@pytest.mark.parametrize("seed", range(4))
+def test_copies_add_no_direction_in_any_precision(make, theta, seed) -> None:
+    """Ten directions three times over, of any lengths, in float64, float32 and as sketches."""
+    rng = np.random.default_rng(seed)
+    rows = np.repeat(rng.standard_normal((10, 300)), 3, axis=0)
+    rows *= rng.uniform(0.1, 9.0, (30, 1)) if seed % 2 else 1.0
+    losses = rng.uniform(0.5, 2.5, 30)
+    sketcher = adcs.Sketcher(size=256, dtype="float32")
+    cohorts = []
+    for kind in ("float64", "float32", "sketch"):
+        scheduler = make(theta=theta, sketch=sketcher if kind == "sketch" else None)
+        reports = [
+            adcs.ClientReport(
+                client,
+                0,
+                loss=float(losses[client]),
+                update=None if kind == "sketch" else row.astype(kind),
+                sketch=sketcher.sketch(row) if kind == "sketch" else None,
+            )
+            for client, row in enumerate(rows)
+        ]
+        scheduler.observe(0, reports, "probe")
+        cohorts.append(scheduler.select(0, range(30), 18))
+    assert [cohort.diagnostics["rank"] for cohort in cohorts] == [10, 10, 10]
+    assert set(cohorts[0].clients) == set(cohorts[1].clients)
+    if make is not adcs.LiveADCS:  # whose quality is not the loss itself
+        chosen = adcs.select(rows, m=18, quality=losses, theta=theta)
+        assert set(cohorts[0].clients) == set(chosen.tolist())
+
+
+def test_ids_may_be_numpy_integers() -> None:
+    cohort = adcs.Uniform().select(0, np.arange(5), 3)
+    assert cohort.clients == adcs.Uniform().select(0, range(5), 3).clients
+    assert all(type(client) is int for client in cohort.clients)
+
+
+def test_a_sample_that_cannot_be_computed_is_the_mode() -> None:
+    rows = np.random.default_rng(0).standard_normal((30, 40))
+    cohorts = []
+    for sample in (True, False):
+        scheduler = adcs.StaticDPP(sample=sample, theta=0.8)
+        reports = [adcs.ClientReport(c, 0, loss=7.0 * c, update=rows[c]) for c in range(30)]
+        scheduler.observe(0, reports, "probe")
+        cohorts.append(scheduler.select(0, range(30), 10).clients)
+    assert cohorts[0] == cohorts[1]

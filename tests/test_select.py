@@ -77,3 +77,14 @@ def test_exactly_m_distinct_and_order_of_clients_is_nothing(n, d, theta, seed):
     turned = adcs.select(updates[turn], m, quality=quality[turn], theta=theta)
     if m <= d:
         assert set(turn[turned].tolist()) == set(chosen.tolist())
+
+
+def test_errors_speak_of_updates() -> None:
+    for updates, named in (([], "at least one row"), ([[1.0, np.nan]], "finite")):
+        with pytest.raises(ValueError, match=f"updates must .*{named}"):
+            adcs.select(updates, m=1)
+
+
+def test_whole_numbers_are_not_rounded() -> None:
+    large = [10_000_000, 10_000_001, 10_000_003]
+    assert list(adcs.select(np.eye(3), m=2, quality=large, theta=1.0)) == [2, 1]

@@ -68,6 +68,7 @@ def select(
         quality=quality,
         theta=theta,
         constraints=Constraints(candidates, required, groups, caps),
+        name="updates",
     ).indices
 
 

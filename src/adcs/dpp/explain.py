@@ -115,6 +115,7 @@ def explain(
     indices: ArrayLike,
     quality: ArrayLike | None = None,
     theta: float = 0.0,
+    scoring: Scoring | None = None,
 ) -> Explanation:
     """Explain the picks of a greedy search.
 
@@ -126,6 +127,8 @@ def explain(
         The chosen rows in the order in which they were picked: `Selection.indices`.
     quality, theta
         As they were given to the search.
+    scoring
+        As it was given to `greedy_map_trusted`; None takes C for as exact as its type.
 
     Returns
     -------
@@ -149,7 +152,7 @@ def explain(
     n = c.shape[0]
     q = as_quality(quality, n)
     chosen = _distinct(indices, n)
-    scoring = Scoring.of_kernel(similarity, quality, theta=theta)
+    scoring = scoring or Scoring.of_kernel(similarity, quality, theta=theta)
     floor = scoring.floor + scoring.blur
     squares, own = _residuals(c, chosen, floor)
     scores = _diversity(squares, theta, floor)

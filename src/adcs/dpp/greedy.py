@@ -56,7 +56,6 @@ def greedy_map(
     quality: ArrayLike | None = None,
     theta: float = 0.0,
     constraints: Constraints = _NONE,
-    checked: bool = False,
 ) -> Selection:
     """Choose m rows greedily, given the similarity C (N x N, ones on its diagonal).
 
@@ -76,9 +75,6 @@ def greedy_map(
         Weight of quality, from 0 (diversity alone) to 1 (the m best qualities).
     constraints
         Who may be chosen, who must be (they are picked first), and how many per group.
-    checked
-        Whether C is known to be finite and symmetric with ones on its diagonal, as `similarity`
-        makes it. Otherwise all of it is read to see, which for small m takes longer than choosing.
 
     Examples
     --------
@@ -88,10 +84,40 @@ def greedy_map(
     >>> greedy_map(c, 2, quality=[1.0, 9.0, 0.0], theta=0.9).indices
     array([1, 0])
     """
-    theta = check_theta(theta)
-    c = np.asarray(similarity, np.float64) if checked else as_similarity(similarity)
-    scoring = Scoring.of_kernel(similarity, quality, theta=theta)
-    return _greedy_kernel(c, as_quality(quality, c.shape[0]), scoring, constraints, m)
+    c = as_similarity(similarity)
+    scoring = Scoring.of_kernel(similarity, quality, theta=check_theta(theta))
+    return greedy_map_trusted(c, m, scoring, quality=quality, constraints=constraints)
+
+
+def greedy_map_trusted(
+    similarity: Float64Array,
+    m: int,
+    scoring: Scoring,
+    *,
+    quality: ArrayLike | None = None,
+    constraints: Constraints = _NONE,
+) -> Selection:
+    """Choose m rows greedily, given a kernel by one who made it and knows it to be right.
+
+    To see whether C is finite and symmetric with ones on its diagonal, all of it has to be read,
+    which for small m takes longer than choosing; and only who made it knows how exact it is.
+
+    Parameters
+    ----------
+    similarity, m, quality, constraints
+        As in `greedy_map`.
+    scoring
+        How exact C is, and theta.
+
+    Examples
+    --------
+    >>> rows = np.array([[2.0, 0.0], [3.0, 0.1], [0.0, 1.0]], dtype=np.float32)
+    >>> c = np.array([[1.0, 0.999, 0.0], [0.999, 1.0, 0.033], [0.0, 0.033, 1.0]])
+    >>> greedy_map_trusted(c, 2, Scoring.of_features(rows, None, theta=0.0)).indices
+    array([0, 2])
+    """
+    q = as_quality(quality, similarity.shape[0])
+    return _greedy_kernel(similarity, q, scoring, constraints, m)
 
 
 def greedy_map_features(
@@ -102,6 +128,7 @@ def greedy_map_features(
     theta: float = 0.0,
     constraints: Constraints = _NONE,
     unit: bool = False,
+    name: str = "features",
 ) -> Selection:
     """Choose m rows greedily, given N vectors of length d; otherwise like `greedy_map`.
 
@@ -116,6 +143,8 @@ def greedy_map_features(
         As in `greedy_map`.
     unit
         Whether the rows are meant to have length one; then any that do not are refused.
+    name
+        What the rows are called in errors.
 
     Examples
     --------
@@ -123,7 +152,7 @@ def greedy_map_features(
     array([0, 2])
     """
     theta = check_theta(theta)
-    rows = FeatureRows(features, unit=unit)
+    rows = FeatureRows(features, unit=unit, name=name)
     q, m = as_quality(quality, rows.n), check_m(m, rows.n)
     scoring = Scoring.of_features(features, quality, theta=theta)
     if rows.n <= max(_GRAM, min(2 * m, _MOST)):

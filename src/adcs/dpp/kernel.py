@@ -61,10 +61,10 @@ def as_table(updates: ArrayLike, name: str = "updates") -> FloatArray:
         if len(lengths) > 1:
             raise ValueError(f"{name} must all have the same length, got lengths {lengths}")
         raise ValueError(f"{name} must be numbers, got an array of {array.dtype}")
+    if array.shape[:1] == (0,):
+        raise ValueError(f"{name} must have at least one row, got none")
     if array.ndim != 2:
         raise ValueError(f"{name} must be a 2-d array, a row each, got {array.ndim} dimension(s)")
-    if array.shape[0] == 0:
-        raise ValueError(f"{name} must have at least one row, got none")
     if array.shape[1] == 0:
         raise ValueError(f"{name} must have at least one column, got none")
     return array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
@@ -128,7 +128,7 @@ def quality_precision(quality: ArrayLike | None) -> float:
 
     Values that are all exact in float32 were most likely computed in float32, whatever their
     type is by now, and those that differ by its rounding only are to tie: at the first round
-    every client's loss is the same number.
+    every client's loss is the same number. Whole numbers given as such are not rounded at all.
 
     >>> quality_precision(np.array([np.float32(0.1), np.float32(0.2)], dtype=np.float64))
     1.1920928955078125e-07
@@ -137,7 +137,10 @@ def quality_precision(quality: ArrayLike | None) -> float:
     """
     narrow = True
     if quality is not None:
-        values = np.asarray(quality, dtype=np.float64)
+        given = np.asarray(quality)
+        if given.dtype.kind in "iu":
+            return FLOAT64_PRECISION
+        values = given.astype(np.float64)
         with np.errstate(over="ignore"):
             narrow = bool((values.astype(np.float32) == values).all())
     return FLOAT32_PRECISION if narrow else FLOAT64_PRECISION
@@ -183,15 +186,21 @@ def unit_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
     return np.asarray(rows.astype(np.float64) / norms[:, None], dtype=rows.dtype)
 
 
-def similarity(unit: FloatArray) -> Float64Array:
-    """Return C = Phi^T Phi of unit rows in float64, symmetric, its diagonal exactly one.
+def similarity(rows: FloatArray) -> Float64Array:
+    """Return C = Phi^T Phi of the rows' directions in float64, symmetric, its diagonal exactly one.
 
-    >>> similarity(unit_rows([[1.0, 0.0], [1.0, 1.0]])).round(4)
+    Lengths come from the same product, so that rows that are equal, or equal but for their
+    length, have similarity one up to float64's rounding, whatever the rows were rounded to.
+
+    >>> similarity(np.array([[1.0, 0.0], [3.0, 3.0]])).round(4)
     array([[1.    , 0.7071],
            [0.7071, 1.    ]])
     """
-    wide = unit.astype(np.float64, copy=False)
+    wide = rows.astype(np.float64, copy=False)
     gram: Float64Array = wide @ wide.T
+    scale = 1.0 / np.sqrt(gram.diagonal())
+    gram *= scale
+    gram *= scale[:, None]
     np.fill_diagonal(gram, 1.0)
     return gram
 

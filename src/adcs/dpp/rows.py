@@ -8,7 +8,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
 
-from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray, as_table, unit_rows
+from adcs.dpp.kernel import (
+    Float64Array,
+    FloatArray,
+    IndexArray,
+    as_table,
+    similarity,
+    unit_rows,
+)
 from adcs.dpp.scoring import Scoring
 
 _CHUNK = 1 << 21  # bytes of rows worked on at a time: small enough to stay in cache
@@ -56,10 +63,10 @@ class Rows(Protocol):
 class KernelRows:
     """Rows known by their kernel C: a Cholesky factorisation, a column for each row."""
 
-    def __init__(self, similarity: Float64Array) -> None:
-        self.n = self.chunk = similarity.shape[0]
+    def __init__(self, kernel: Float64Array) -> None:
+        self.n = self.chunk = kernel.shape[0]
         self.pool_size = min(self.n, _KERNEL_POOL + self.n // 32)
-        self._c = similarity
+        self._c = kernel
         self._held = np.zeros(self.pool_size, dtype=np.intp)
 
     def restart(self, m: int) -> None:
@@ -126,16 +133,16 @@ class FeatureRows:
     reported, until that is not exact enough.
     """
 
-    def __init__(self, features: ArrayLike, *, unit: bool = False) -> None:
-        rows = as_table(features, "features")
+    def __init__(self, features: ArrayLike, *, unit: bool = False, name: str = "features") -> None:
+        rows = as_table(features, name)
         squares = squared_lengths(rows)
         tame = bool((squares > _SMALL).all() and (squares < _LARGE).all())
         if not tame:  # or not finite, or zero, which unit_rows refuses
-            rows = unit_rows(rows, "features")
+            rows = unit_rows(rows, name)
         if unit and not np.allclose(squares, 1.0, rtol=0.0, atol=1e-2):
             worst = int(np.abs(squares - 1.0).argmax())
             raise ValueError(
-                "features must have length one where unit=True: "
+                f"{name} must have length one where unit=True: "
                 f"row {worst} has length {float(np.sqrt(squares[worst])):g}"
             )
         self.n, self._d = rows.shape
@@ -162,14 +169,7 @@ class FeatureRows:
         array([[1. , 0.8],
                [0.8, 1. ]])
         """
-        wide = self._x.astype(np.float64, copy=False)
-        gram: Float64Array = wide @ wide.T
-        # The lengths come from the same product, so that equal rows have similarity one.
-        scale = 1.0 / np.sqrt(np.diagonal(gram))
-        gram *= scale
-        gram *= scale[:, None]
-        np.fill_diagonal(gram, 1.0)
-        return gram
+        return similarity(self._x)
 
     def load(self, slots: IndexArray, rows: IndexArray) -> None:
         """Put rows into slots of the pool."""

@@ -151,7 +151,14 @@ class _Kernel:
             raise ValueError("theta = 1 has no kernel L: alpha is infinite; theta must be below 1")
         c = as_similarity(similarity)
         floor = Scoring.of_kernel(similarity, quality, theta=theta).floor
-        return cls(c, alpha(theta) * as_quality(quality, c.shape[0]), floor)
+        with np.errstate(over="ignore"):
+            log_weight = alpha(theta) * as_quality(quality, c.shape[0])
+        if not np.isfinite(2.0 * np.abs(log_weight).sum()):
+            raise ValueError(
+                f"quality is too large for weights exp(alpha q) at theta = {theta:g}: "
+                f"the largest is {np.abs(as_quality(quality, c.shape[0])).max():g}"
+            )
+        return cls(c, log_weight, floor)
 
     def log_det(self, subset: ArrayLike) -> float:
         """Return log det L_Z, -inf where the rows are linearly dependent."""

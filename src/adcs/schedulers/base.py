@@ -197,10 +197,12 @@ class Scheduler(ABC):
         # A tuple seen last time was checked then: rounds stay cheap with very many clients.
         if available is self._listed[0]:
             return self._listed[1]
+        ids: list[ClientId] = []
         for client in available:
-            if isinstance(client, bool) or not isinstance(client, (int, str)):
+            if isinstance(client, bool) or not isinstance(client, (int, str, np.integer)):
                 raise ValueError(f"client ids must be ints or strings, got {client!r}")
-        clients = tuple(sorted(available, key=lambda client: (isinstance(client, str), client)))
+            ids.append(client if isinstance(client, str) else int(client))
+        clients = tuple(sorted(ids, key=lambda client: (isinstance(client, str), client)))
         for one, next_one in pairwise(clients):
             if one == next_one:
                 raise ValueError(f"client ids must be distinct, got {one!r} more than once")

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from adcs.dpp.constraints import Constraints
-from adcs.dpp.greedy import greedy_map, greedy_map_features
+from adcs.dpp.greedy import greedy_map_features, greedy_map_trusted
 from adcs.dpp.kernel import Float64Array, FloatArray, check_theta, similarity, unit_rows
+from adcs.dpp.scoring import Scoring
 from adcs.dpp.selection import Selection
 from adcs.schedulers.snapshot import Picked, SnapshotScheduler
 from adcs.signals.quality import (
@@ -78,6 +79,10 @@ class DeterminantalScheduler(SnapshotScheduler):
             self._kernel = (key, unit, gram)
         return self._kernel[1], self._kernel[2]
 
+    def scoring(self, unit: FloatArray, q: Float64Array) -> Scoring:
+        """Return how exact the kernel is: as exact as the updates that it was made of."""
+        return Scoring.of_features(unit, q, theta=self.theta)
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state."""
         super().restore(state)
@@ -99,8 +104,8 @@ class DeterminantalScheduler(SnapshotScheduler):
                 unit, m, quality=q, theta=self.theta, constraints=constraints, unit=True
             )
         else:
-            selection = greedy_map(
-                gram, m, quality=q, theta=self.theta, constraints=constraints, checked=True
+            selection = greedy_map_trusted(
+                gram, m, self.scoring(unit, q), quality=q, constraints=constraints
             )
         return self.describe(known, q, selection)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray, alpha, unit_rows
+from adcs.dpp.scoring import Scoring
 from adcs.schedulers.base import Cohort, Request, Source
 from adcs.schedulers.beliefs import OUTLIER, Beliefs, tame
 from adcs.schedulers.budget import ProbeBudget
@@ -243,6 +244,10 @@ class LiveADCS(DeterminantalScheduler):
         """Return the last directions of these clients and, unless they are many, C."""
         places = self._places(known)
         return self.live.directions(places), self.live.cosines(places)
+
+    def scoring(self, unit: FloatArray, q: Float64Array) -> Scoring:
+        """Return how exact the kernel is: its entries are rounded as the updates are."""
+        return Scoring.of_kernel(unit, q, theta=self.theta)
 
     def oldest(self, known: list[ClientId]) -> int:
         """Return the round of the oldest report among these clients'."""

@@ -24,7 +24,8 @@ class StaticDPP(DeterminantalScheduler):
         it was at the first round.
     sample
         Draw each cohort from the m-DPP of the fixed kernel instead of taking its mode. Where the
-        kernel's rank is below m there is no such distribution and the mode is taken.
+        kernel's rank is below m there is no such distribution and the mode is taken; so it is
+        where qualities lie too far apart to compute with.
     quality, scale, sketch
         As in `ADCS`.
     **common
@@ -67,11 +68,14 @@ class StaticDPP(DeterminantalScheduler):
         if not self.sample or mode.diagnostics["rank"] < m:
             return mode
         unit, gram = self.kernel(known)
-        chosen = sample_mdpp(
-            similarity(unit) if gram is None else gram,
-            m,
-            quality=self.scores(known),
-            theta=self.theta,
-            rng=self.rng(round, purpose=1),
-        )
+        try:
+            chosen = sample_mdpp(
+                similarity(unit) if gram is None else gram,
+                m,
+                quality=self.scores(known),
+                theta=self.theta,
+                rng=self.rng(round, purpose=1),
+            )
+        except ValueError:  # quality so far apart that the distribution is all but its mode
+            return mode
         return Picked([known[i] for i in chosen], diagnostics={"rank": mode.diagnostics["rank"]})
