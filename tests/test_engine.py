@@ -322,3 +322,37 @@ class TestRecords:
     def test_m_above_the_clients(self):
         with pytest.raises(ValueError, match="13"):
             simulation({"u": adcs.Uniform()}, m=13)
+
+
+class NoBias:
+    """Least squares through the origin: where x is zero, so is the gradient."""
+
+    size = 24
+
+    def initial(self, seed):
+        return np.ones(24)
+
+    def loss_and_gradient(self, w, x, y):
+        error = x @ w.reshape(6, 4) - np.eye(4)[y]
+        return float((error**2).mean()), (x.T @ error).ravel()
+
+    def predict(self, w, x):
+        return x @ w.reshape(6, 4)
+
+
+def test_a_zero_update_has_no_sketch_and_the_run_goes_on():
+    data = small_data()
+    data.x_train[data.y_train == 0] = 0.0
+    federation = Federation(data, make_partition(data, "by-class", 12, seed=0), dtype=np.float64)
+    sketch = adcs.Sketcher(size=32)
+    schedulers = {
+        "ADCS": adcs.ADCS(sketch=sketch, refresh_every=2),
+        "DivFL": adcs.DivFL(sketch=sketch, refresh_every=2),
+        "LiveADCS": adcs.LiveADCS(sketch=sketch),
+    }
+    run = Simulation(federation, NoBias(), schedulers, Training(m=5, lr=0.01))
+    for _ in range(5):
+        run.step()
+    assert all(len(each.chosen) == 5 for each in run.runs)
+    assert schedulers["ADCS"].known[0].sketch is None
+    assert schedulers["ADCS"].known[11].sketch is not None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,6 +37,8 @@ class TestRefusal:
             ({"update": np.array([1e35, 1.0])}, r"1e\+35"),
             ({"loss": [1.0]}, "number"),
             ({"examples": 10**400}, "number"),
+            ({"loss": "1.5"}, "number"),
+            ({"examples": b"10"}, "number"),
         ],
     )
     def test_reason_names_the_value(self, fields, named):
@@ -76,6 +82,21 @@ class TestBook:
         refused = book.record([ClientReport(1, 0, loss=1.0), ClientReport(1, 0, loss=9.0)])
         assert book[1].loss == 1.0
         assert "second" in refused[0][1]
+
+    def test_whatever_is_a_number_is_kept_as_a_plain_one(self):
+        book = ReportBook()
+        odd = [Decimal("1.5"), Fraction(3, 2), np.float32(1.5), np.array(1.5)]
+        reports = [
+            ClientReport(np.int64(c), 0, loss=loss, examples=np.int64(c))
+            for c, loss in enumerate(odd)
+        ]
+        assert book.record(reports) == []
+        for client in range(4):
+            report = book[client]
+            assert type(report.client) is type(report.examples) is int
+            assert type(report.loss) is float
+            assert (report.loss, report.examples) == (1.5, client)
+        json.dumps({**book.state(), "vectors": None})
 
     def test_not_a_report(self):
         assert ReportBook().record([{"loss": 1.0}])[0][1] == "not a ClientReport but dict"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from adcs.dpp.kernel import Float64Array, FloatArray
-from adcs.signals.report import NUMBERS, ClientId, ClientReport, refusal
+from adcs.signals.report import NUMBERS, ClientId, ClientReport, as_plain, refusal
 from adcs.signals.sketch import Sketch
 from adcs.signals.table import ReportTable
 
@@ -100,6 +100,8 @@ class ReportBook:
         seen: set[ClientId] = set()
         for report in batch:
             client = getattr(report, "client", None)
+            if isinstance(client, np.integer):
+                client = int(client)
             if not isinstance(report, ClientReport):
                 refused.append((str(client), f"not a ClientReport but {type(report).__name__}"))
             elif isinstance(client, bool) or not isinstance(client, (int, str)):
@@ -111,7 +113,7 @@ class ReportBook:
             else:
                 if _brings(report):
                     seen.add(client)
-                usable.append(report)
+                usable.append(as_plain(report))
         return usable, refused
 
     def record(self, reports: Iterable[ClientReport]) -> list[tuple[ClientId, str]]:
@@ -173,7 +175,7 @@ class ReportBook:
             "width": self._width,
             "clients": [r.client for r in reports],
             "rounds": [int(r.round) for r in reports],
-            "numbers": {name: [_plain(getattr(r, name)) for r in reports] for name in NUMBERS},
+            "numbers": {name: [getattr(r, name) for r in reports] for name in NUMBERS},
             "sketch_norms": [None if r.sketch is None else float(r.sketch.norm) for r in reports],
             "has_vector": [v is not None for v in vectors],
             "vectors": np.stack(held) if held else np.empty((0, 0)),
@@ -232,7 +234,3 @@ def _majority_width(reports: Sequence[ClientReport]) -> int | None:
             widths[vector.size] += 1
     # The smaller length wins a tie, so that the order of the reports does not matter.
     return min(widths, key=lambda width: (-widths[width], width)) if widths else None
-
-
-def _plain(value: Any) -> float | int | None:
-    return value if value is None or isinstance(value, (int, float)) else value.item()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -131,8 +131,29 @@ def refusal(report: ClientReport, width: int | None = None) -> str | None:
     return _vector_refusal(report, width)
 
 
+def as_plain(report: ClientReport) -> ClientReport:
+    """Return a usable report with its client and numbers as Python's own types.
+
+    Whoever reads them later need not know what else can be taken for a number.
+
+    >>> as_plain(ClientReport(np.int64(3), 0, loss=np.float32(0.5))).loss
+    0.5
+    """
+    changes: dict[str, Any] = {}
+    if type(report.client) is not int and not isinstance(report.client, str):
+        changes["client"] = int(report.client)
+    for name in NUMBERS:
+        value = getattr(report, name)
+        if value is not None and type(value) is not float and type(value) is not int:
+            number = float(value)
+            changes[name] = int(number) if name == "examples" else number
+    return replace(report, **changes) if changes else report
+
+
 def _number_refusal(name: str, value: Any) -> str | None:
     try:
+        if isinstance(value, (str, bytes)):  # which float() would read
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         return f"{name} must be a number, got {str(value)[:60]!r}"

@@ -36,7 +36,7 @@ class ReportTable(Sequence[ClientReport]):
     loss: FloatArray | None = None
     norm: FloatArray | None = None
     update: FloatArray | None = None
-    sketch: Sequence[Sketch] | None = None
+    sketch: Sequence[Sketch | None] | None = None
     examples: IndexArray | None = None
     compute_seconds: Float64Array | None = None
     communication_seconds: Float64Array | None = None

@@ -18,7 +18,7 @@ from adcs import metrics
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
 from adcs.runs import Ledger
 from adcs.schedulers.base import Request, Scheduler
-from adcs.signals.sketch import Sketch
+from adcs.signals.sketch import Sketch, Sketcher
 from adcs.signals.table import ReportTable
 from adcs.simulation.federation import Federation
 from adcs.simulation.ledger import NUMBER_BYTES, RoundBill
@@ -173,9 +173,7 @@ class Simulation:
                 if request.sketch is None:
                     signals["update"] = rows
                 else:
-                    values, lengths = request.sketch.sketch_rows(rows)
-                    pairs = zip(values, lengths, strict=True)
-                    signals["sketch"] = [Sketch(*pair) for pair in pairs]
+                    signals["sketch"] = _sketches(request.sketch, rows)
         return self._table(clients, **signals)
 
     def _table(self, clients: IndexArray, **signals: Any) -> ReportTable:
@@ -299,3 +297,18 @@ class Simulation:
             run.scheduler.restore(saved["scheduler"])
             run.ledger = Ledger(**saved["ledger"])
             run.counts = np.array(saved["counts"])
+
+
+def _sketches(sketcher: Sketcher, rows: FloatArray) -> list[Sketch | None]:
+    """Return the sketch of each row; None for one that has none, such as a zero update."""
+    try:
+        return [Sketch(*pair) for pair in zip(*sketcher.sketch_rows(rows), strict=True)]
+    except ValueError:
+        return [_sketch(sketcher, row) for row in rows]
+
+
+def _sketch(sketcher: Sketcher, row: FloatArray) -> Sketch | None:
+    try:
+        return sketcher.sketch(row)
+    except ValueError:
+        return None
