@@ -415,3 +415,17 @@ def test_replies_without_a_loss_are_no_news() -> None:
 def test_wrong_settings(setting: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         adcs.LiveADCS(**setting)
+
+
+@pytest.mark.parametrize("sketch", [None, adcs.Sketcher(size=16)])
+def test_a_liar_who_comes_first_is_outvoted(sketch):
+    rows = np.random.default_rng(0).standard_normal((8, 40))
+    scheduler = adcs.LiveADCS(sketch=sketch)
+    scheduler.observe(0, [adcs.ClientReport(99, 0, loss=9.0, update=np.ones(7))], "training")
+    for client, row in enumerate(rows):
+        report = adcs.ClientReport(client, 0, loss=1.0, update=row)
+        scheduler.observe(0, [report], "training")
+    cohort = scheduler.select(1, (*range(8), 99), 5)
+    assert len(cohort.clients) == 5
+    assert len(scheduler.familiar(tuple(range(1, 8)))) == 7
+    assert scheduler.familiar((99,)) == []

@@ -77,6 +77,20 @@ class TestBook:
         refused = book.record(reports)
         assert [client for client, _ in refused] == [0]
 
+    def test_a_liar_who_comes_first_does_not_set_the_length(self):
+        book = ReportBook()
+        book.record([ClientReport("liar", 0, loss=9.0, update=np.ones(3), examples=4)])
+        refused = [book.record([ClientReport(c, 0, update=np.ones(5))]) for c in range(20)]
+        assert sum(map(len, refused)) == 1  # a tie is kept by whoever came first
+        assert book.width == 5
+        assert (book["liar"].update, book["liar"].loss, book["liar"].examples) == (None, None, 4)
+        assert [book[c].vector.size for c in range(1, 20)] == [5] * 19
+        twin = ReportBook()
+        twin.restore(unpack(pack(book.state())))
+        for each in (book, twin):
+            assert each.record([ClientReport("liar", 1, update=np.ones(3))])
+            assert not each.record([ClientReport(0, 1, update=np.ones(5))])
+
     def test_second_report_of_a_batch_is_refused(self):
         book = ReportBook()
         refused = book.record([ClientReport(1, 0, loss=1.0), ClientReport(1, 0, loss=9.0)])

@@ -21,6 +21,7 @@ from adcs.schedulers.determinantal import DeterminantalScheduler
 from adcs.schedulers.live_kernel import LiveKernel
 from adcs.schedulers.snapshot import Picked
 from adcs.schedulers.weighing import fitted_weights
+from adcs.signals.majority import Majority
 from adcs.signals.report import ClientId, ClientReport, flatten, refusal
 from adcs.signals.sketch import Sketcher
 
@@ -99,14 +100,19 @@ class LiveADCS(DeterminantalScheduler):
         self.budget = ProbeBudget(probe_share)
         self.signals = frozenset({"update", "loss"})
         self.beliefs = Beliefs()
+        self._length = Majority()  # of the updates that are sketched
+        self._now = 0
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Begin with nothing learned of anybody."""
+        self.beliefs = type(self.beliefs)()
         self.live = LiveKernel()
         self._place: dict[ClientId, int] = {}
         self._chosen_at: IndexArray = np.empty(0, dtype=np.intp)
         self._unanswered: IndexArray = np.empty(0, dtype=np.intp)
         self._met: tuple[tuple[ClientId, ...], list[ClientId], IndexArray, int] | None = None
         self._weights: dict[ClientId, float] = {}
-        self._width: int | None = None
-        self._now = 0
 
     # Whom to ask.
 
@@ -149,11 +155,12 @@ class LiveADCS(DeterminantalScheduler):
     def _sketched(self, reports: list[ClientReport], sketch: Sketcher) -> list[ClientReport]:
         """Return reports with whole updates sketched, if they are as long as most are."""
         usable = [r for r in reports if isinstance(r, ClientReport) and refusal(r) is None]
-        if self._width is None:
-            lengths = Counter(length for r in usable if (length := _update_length(r)))
-            # The smaller length wins a tie, so that the order of the reports does not matter.
-            self._width = min(lengths, key=lambda n: (-lengths[n], n)) if lengths else None
-        fit = {id(r) for r in usable if _update_length(r) == self._width}
+        lengths = {r.client: length for r in usable if (length := _update_length(r))}
+        before, width = self._length.value, self._length.settle(lengths)
+        if before not in (None, width):
+            self.known.forget()
+            self._start_over()
+        fit = {id(r) for r in usable if _update_length(r) == width}
         sketched = []
         for report in reports:
             if id(report) in fit and report.update is not None:
@@ -173,6 +180,8 @@ class LiveADCS(DeterminantalScheduler):
     def learn(self, round: int, reports: Sequence[ClientReport], source: Source) -> None:
         """Refresh what is believed of those who report, and predict the rest."""
         super().learn(round, reports, source)
+        if self._place and self.live.unit.shape[1] != self.known.width:
+            self._start_over()  # most updates have another length than those believed so far
         telling = [self.known[report.client] for report in reports if self.knows(report)]
         # By the round of their model, then by id, whatever the order in which they came.
         telling.sort(key=lambda r: (min(r.round, round), isinstance(r.client, str), r.client))
@@ -331,7 +340,7 @@ class LiveADCS(DeterminantalScheduler):
             "weights": [[client, weight] for client, weight in self._weights.items()],
             "budget": self.budget.state(),
             "unanswered": self._unanswered.copy(),
-            "width": self._width,
+            "length": self._length.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -345,7 +354,7 @@ class LiveADCS(DeterminantalScheduler):
         self._weights = dict(state["weights"])
         self.budget.restore(state["budget"])
         self._unanswered = np.array(state["unanswered"])
-        self._width = state["width"]
+        self._length.restore(state["length"])
 
 
 def _update_length(report: ClientReport) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from adcs.dpp.kernel import Float64Array, FloatArray
-from adcs.signals.report import NUMBERS, ClientId, ClientReport, as_plain, refusal
+from adcs.signals.majority import Majority
+from adcs.signals.report import (
+    NUMBERS,
+    ClientId,
+    ClientReport,
+    as_plain,
+    misfit,
+    refusal,
+)
 from adcs.signals.sketch import Sketch
 from adcs.signals.table import ReportTable
 
@@ -20,8 +27,7 @@ class ReportBook:
 
     The learning signals of a report (loss, norm, update or sketch) replace a client's older ones
     as a whole, because they belong to one model; its size and timings are kept until newer ones
-    arrive. All updates in a book have one length, fixed by the majority of the first reports
-    that bring any.
+    arrive. All updates in a book have one length: that of most clients' last ones.
 
     Examples
     --------
@@ -35,7 +41,7 @@ class ReportBook:
         self.version = 0
         self._entries: dict[ClientId, ClientReport] = {}
         self._table: ReportTable | None = None  # newer, and not entered yet
-        self._width: int | None = None
+        self._width = Majority()
 
     def __getitem__(self, client: ClientId) -> ClientReport:
         return self._entered()[client]
@@ -49,7 +55,7 @@ class ReportBook:
     @property
     def width(self) -> int | None:
         """The length of the updates, or sketches, in the book; None while it holds none."""
-        return self._width
+        return self._width.value
 
     def get(self, client: ClientId) -> ClientReport | None:
         """Return the client's evidence, or None if nothing is known."""
@@ -93,12 +99,10 @@ class ReportBook:
         """Return the usable reports and, for each of the others, client and reason."""
         if isinstance(reports, ReportTable) and reports.plain():
             return reports, []
-        batch = list(reports)
-        width = self._width if self._width is not None else _majority_width(batch)
         usable: list[ClientReport] = []
         refused: list[tuple[ClientId, str]] = []
         seen: set[ClientId] = set()
-        for report in batch:
+        for report in reports:
             client = getattr(report, "client", None)
             if isinstance(client, np.integer):
                 client = int(client)
@@ -108,13 +112,33 @@ class ReportBook:
                 refused.append((str(client), f"client must be an int or a string, got {client!r}"))
             elif client in seen and _brings(report):
                 refused.append((client, "a second report of one client in one batch"))
-            elif (reason := refusal(report, width)) is not None:
+            elif (reason := refusal(report)) is not None:
                 refused.append((client, reason))
             else:
                 if _brings(report):
                     seen.add(client)
                 usable.append(as_plain(report))
-        return usable, refused
+        width = self._settle(usable)
+        reasons = [misfit(report, width) for report in usable]
+        refused += [(r.client, why) for r, why in zip(usable, reasons, strict=True) if why]
+        return [r for r, why in zip(usable, reasons, strict=True) if not why], refused
+
+    def _settle(self, reports: Sequence[ClientReport]) -> int | None:
+        """Return the length that updates have, by these reports too; forget those of another."""
+        vectors = ((report.client, report.vector) for report in reports)
+        sizes = {client: vector.size for client, vector in vectors if vector is not None}
+        before, width = self.width, self._width.settle(sizes) if sizes else self.width
+        if before not in (None, width):
+            self.forget()
+        return width
+
+    def forget(self) -> None:
+        """Forget all learning signals; sizes and timings stay."""
+        self._entries = {
+            client: replace(report, loss=None, norm=None, update=None, sketch=None)
+            for client, report in self._entered().items()
+        }
+        self.version += 1
 
     def record(self, reports: Iterable[ClientReport]) -> list[tuple[ClientId, str]]:
         """Remember the usable reports; return client and reason of each that was refused."""
@@ -144,8 +168,6 @@ class ReportBook:
         if report.update is not None:
             # The array may be a buffer that its owner writes into again.
             report = replace(report, update=np.array(report.vector))
-        if (vector := report.vector) is not None:
-            self._width = vector.size
         entries = self._entered()
         old = entries.get(report.client)
         if old is not None and not _covers(report, old):
@@ -172,7 +194,7 @@ class ReportBook:
         held = [v for v in vectors if v is not None]
         return {
             "version": self.version,
-            "width": self._width,
+            "width": self._width.state(),
             "clients": [r.client for r in reports],
             "rounds": [int(r.round) for r in reports],
             "numbers": {name: [getattr(r, name) for r in reports] for name in NUMBERS},
@@ -184,7 +206,7 @@ class ReportBook:
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to a state returned by `state`."""
         self.version = int(state["version"])
-        self._width = state["width"]
+        self._width.restore(state["width"])
         self._entries, self._table = {}, None
         rows = iter(np.asarray(state["vectors"]))
         numbers = state["numbers"]
@@ -221,16 +243,3 @@ def _covers(new: ClientReport, old: ClientReport) -> bool:
 
 def _newer(new: Any, old: Any) -> Any:
     return old if new is None else new
-
-
-def _majority_width(reports: Sequence[ClientReport]) -> int | None:
-    widths: Counter[int] = Counter()
-    for report in reports:
-        if not isinstance(report, ClientReport) or (
-            report.update is None and report.sketch is None
-        ):
-            continue
-        if refusal(report) is None and (vector := report.vector) is not None:
-            widths[vector.size] += 1
-    # The smaller length wins a tie, so that the order of the reports does not matter.
-    return min(widths, key=lambda width: (-widths[width], width)) if widths else None

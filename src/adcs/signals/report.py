@@ -96,24 +96,13 @@ def flatten(update: Update) -> FloatArray:
     return np.asarray(update, dtype=np.float64).ravel()
 
 
-def refusal(report: ClientReport, width: int | None = None) -> str | None:
+def refusal(report: ClientReport) -> str | None:
     """Return why a report cannot be used, or None if it can.
 
-    Parameters
-    ----------
-    report
-        The report to look at.
-    width
-        The length that its update, or sketch, must have; None accepts any.
-
-    Examples
-    --------
     >>> refusal(ClientReport(3, round=0, loss=float("nan")))
     'loss must be finite, got nan'
     >>> refusal(ClientReport(3, round=0, update=[0.0, 0.0]))
     'update must have a direction, got all zeros'
-    >>> refusal(ClientReport(3, round=0, update=[1.0, 0.0]), width=3)
-    'update must have 3 numbers, got 2'
     """
     if not isinstance(report.round, (int, np.integer)) or report.round < 0:
         return f"round must be a whole number >= 0, got {report.round!r}"
@@ -128,7 +117,20 @@ def refusal(report: ClientReport, width: int | None = None) -> str | None:
             return reason
     if report.update is None and report.sketch is None:
         return None
-    return _vector_refusal(report, width)
+    return _vector_refusal(report)
+
+
+def misfit(report: ClientReport, width: int | None) -> str | None:
+    """Return why a usable report does not go with others whose updates have this length, or None.
+
+    >>> misfit(ClientReport(3, round=0, update=[1.0, 0.0]), width=3)
+    'update must have 3 numbers, got 2'
+    """
+    vector = report.vector
+    if width is None or vector is None or vector.size == width:
+        return None
+    name = "update" if report.update is not None else "sketch"
+    return f"{name} must have {width} numbers, got {vector.size}"
 
 
 def as_plain(report: ClientReport) -> ClientReport:
@@ -166,7 +168,7 @@ def _number_refusal(name: str, value: Any) -> str | None:
     return None
 
 
-def _vector_refusal(report: ClientReport, width: int | None) -> str | None:
+def _vector_refusal(report: ClientReport) -> str | None:
     name = "update" if report.update is not None else "sketch"
     try:
         vector = report.vector
@@ -176,8 +178,6 @@ def _vector_refusal(report: ClientReport, width: int | None) -> str | None:
             return f"{name} must be numbers, got {vector.dtype}"
     except (TypeError, ValueError, AttributeError) as error:
         return f"{name} must be an array of numbers: {error}"
-    if width is not None and vector.size != width:
-        return f"{name} must have {width} numbers, got {vector.size}"
     peak = float(np.abs(vector).max()) if vector.size else 0.0
     if not math.isfinite(peak):
         return f"{name} must be finite, got {peak}"

@@ -1,0 +1,52 @@
+"""What most clients say, where clients may lie and nobody else knows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from adcs.signals.report import ClientId
+
+
+class Majority:
+    """A number that most clients agree on, each by the last it said.
+
+    The number that holds keeps a tie; among others the smaller wins, so that the order in which
+    clients speak does not matter.
+
+    Examples
+    --------
+    >>> width = Majority()
+    >>> width.settle({"liar": 3}), width.settle({"a": 50}), width.settle({"b": 50})
+    (3, 3, 50)
+    """
+
+    def __init__(self) -> None:
+        self.value: int | None = None
+        self._said: dict[ClientId, int] = {}
+        self._counts: Counter[int] = Counter()
+
+    def settle(self, said: Mapping[ClientId, int]) -> int | None:
+        """Hear what some clients say now; return the number that holds."""
+        for client, value in said.items():
+            before = self._said.get(client)
+            if before != value:
+                if before is not None:
+                    self._counts[before] -= 1
+                self._said[client] = value
+                self._counts[value] += 1
+        most = max(self._counts.values(), default=0)
+        if most and (self.value is None or self._counts[self.value] < most):
+            self.value = min(value for value, count in self._counts.items() if count == most)
+        return self.value
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {"value": self.value, "said": [list(pair) for pair in self._said.items()]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state returned by `state`."""
+        self.value = state["value"]
+        self._said = dict(state["said"])
+        self._counts = Counter(self._said.values())
