@@ -429,3 +429,11 @@ def test_a_liar_who_comes_first_is_outvoted(sketch):
     assert len(cohort.clients) == 5
     assert len(scheduler.familiar(tuple(range(1, 8)))) == 7
     assert scheduler.familiar((99,)) == []
+
+
+def test_a_client_without_a_name_is_refused_before_it_is_sketched():
+    scheduler = adcs.LiveADCS(sketch=adcs.Sketcher(size=8))
+    reports = [adcs.ClientReport(c, 0, loss=1.0, update=np.ones(4)) for c in ([], 1)]
+    scheduler.observe(0, reports, "training")
+    assert scheduler.familiar((1,)) == [1]
+    assert len(scheduler.select(0, (1,), 1).diagnostics["refused"]) == 1

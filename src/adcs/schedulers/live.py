@@ -19,10 +19,10 @@ from adcs.schedulers.beliefs import OUTLIER, Beliefs, tame
 from adcs.schedulers.budget import ProbeBudget
 from adcs.schedulers.determinantal import DeterminantalScheduler
 from adcs.schedulers.live_kernel import LiveKernel
+from adcs.schedulers.sketching import Sketching
 from adcs.schedulers.snapshot import Picked
 from adcs.schedulers.weighing import fitted_weights
-from adcs.signals.majority import Majority
-from adcs.signals.report import ClientId, ClientReport, flatten, refusal
+from adcs.signals.report import ClientId, ClientReport
 from adcs.signals.sketch import Sketcher
 
 CLIP = 3.0
@@ -100,7 +100,7 @@ class LiveADCS(DeterminantalScheduler):
         self.budget = ProbeBudget(probe_share)
         self.signals = frozenset({"update", "loss"})
         self.beliefs = Beliefs()
-        self._length = Majority()  # of the updates that are sketched
+        self._sketching = None if sketch is None else Sketching(sketch)
         self._now = 0
         self._start_over()
 
@@ -148,30 +148,14 @@ class LiveADCS(DeterminantalScheduler):
 
     def observe(self, round: int, reports: Iterable[ClientReport], source: Source) -> None:
         """Take evidence, from training replies too."""
-        if self.sketch is not None:
-            reports = self._sketched(list(reports), self.sketch)
+        if self._sketching is not None:
+            sketched = self._sketching.of(reports)
+            self._refused += sketched.refused
+            if sketched.turned:
+                self.known.forget()
+                self._start_over()
+            reports = sketched.reports
         super().observe(round, reports, source)
-
-    def _sketched(self, reports: list[ClientReport], sketch: Sketcher) -> list[ClientReport]:
-        """Return reports with whole updates sketched, if they are as long as most are."""
-        usable = [r for r in reports if isinstance(r, ClientReport) and refusal(r) is None]
-        lengths = {r.client: length for r in usable if (length := _update_length(r))}
-        before, width = self._length.value, self._length.settle(lengths)
-        if before not in (None, width):
-            self.known.forget()
-            self._start_over()
-        fit = {id(r) for r in usable if _update_length(r) == width}
-        sketched = []
-        for report in reports:
-            if id(report) in fit and report.update is not None:
-                try:
-                    made = sketch.sketch(flatten(report.update))
-                    report = replace(report, update=None, sketch=made)
-                except ValueError as error:
-                    self._refused.append((report.client, str(error)))
-                    continue
-            sketched.append(report)
-        return sketched
 
     def knows(self, report: ClientReport | None) -> bool:
         """Return whether the report brings an update and a loss."""
@@ -340,7 +324,7 @@ class LiveADCS(DeterminantalScheduler):
             "weights": [[client, weight] for client, weight in self._weights.items()],
             "budget": self.budget.state(),
             "unanswered": self._unanswered.copy(),
-            "length": self._length.state(),
+            "sketching": None if self._sketching is None else self._sketching.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -354,11 +338,5 @@ class LiveADCS(DeterminantalScheduler):
         self._weights = dict(state["weights"])
         self.budget.restore(state["budget"])
         self._unanswered = np.array(state["unanswered"])
-        self._length.restore(state["length"])
-
-
-def _update_length(report: ClientReport) -> int | None:
-    """Return the length of an update, or of the update that a sketch is of."""
-    if report.sketch is not None:
-        return report.sketch.length
-    return None if report.update is None else flatten(report.update).size
+        if self._sketching is not None:
+            self._sketching.restore(state["sketching"])
