@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +22,14 @@ from typer.testing import CliRunner, Result
 from adcs.cli import compare as compare_module
 from adcs.cli.app import app
 from adcs.cli.settings import merged
-from adcs.experiments.config import from_dict
+from adcs.experiments import console as console_module
+from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import plain_log
 from adcs.experiments.folders import create_run
 from adcs.experiments.replay import replay
 from adcs.runs import RunFolder
 from adcs.simulation.data import DataUnavailable
+from adcs.simulation.network import NetworkSettings
 
 # A shell's background jobs ignore Ctrl-C, and hand that on: the handler is set explicitly.
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -188,7 +193,7 @@ def npz(path: Path, **arrays: object) -> Path:
         (["--scheduler", "ADCS(theta=2)"], "theta must lie in [0, 1]"),
         (["--scheduler", "A=Uniform", "--scheduler", "A=ADCS"], "distinct labels, got 'A' twice"),
         (["--m", "11"], "m must be at most 10"),
-        (["--lr", "-1"], "lr must be above 0"),
+        (["--lr", "-1"], "lr must be finite and above 0"),
         (["--data", "fashion"], "is no data set and no .npz file"),
         (["--data", "none.npz"], "there is no such file"),
         (["--network", "deadline"], "must look like name=value"),
@@ -198,6 +203,19 @@ def npz(path: Path, **arrays: object) -> Path:
         (["--baseline", "X"], "baseline must be one of"),
         (["--config", "none.toml"], "cannot be read"),
         (["--clients", "7", "--m", "2"], "multiple of the 10 groups"),
+        (["--clients", "17"], "take --clients 10 or --clients 20, or another --partition"),
+        (
+            ["--partition", "dirichlet", "--partition-settings", "alpha=x"],
+            "dirichlet alpha must be a finite number, got 'x'",
+        ),
+        (
+            ["--partition", "shards", "--partition-settings", "per_client=x"],
+            "shards per_client must be a whole number, got 'x'",
+        ),
+        (["--partition-settings", "copies=x"], "copies must be true or false, got 'x'"),
+        (["--network", "dropout=x"], "network dropout must be a finite number, got 'x'"),
+        (["--lr", "inf"], "lr must be a finite number, got inf"),
+        (["--scheduler", "patient.py"], "file.py:Class"),
         (["--out", "/dev/null/run"], "/dev/null/run"),
     ],
 )
@@ -220,6 +238,10 @@ def test_wrong_files(tmp_path: Path) -> None:
     assert "is not valid TOML" in refused(adcs("compare", "--config", config))
     config.write_text("rouns = 3")
     assert "did you mean 'rounds'" in refused(adcs("compare", "--config", config))
+    config.write_text("hidden = 5")
+    assert "hidden must be a list" in refused(adcs("compare", "--config", config))
+    config.write_bytes(b'data = "\xff"')
+    assert f"{config} is not UTF-8" in refused(adcs("compare", "--config", config))
     assert "is not a run folder" in refused(adcs("compare", "--resume", tmp_path))
     assert "is not a run folder" in refused(adcs("explain", tmp_path, "--round", 1))
     assert "is not a run folder" in refused(adcs("theory", tmp_path))
@@ -242,6 +264,85 @@ def test_options_go_before_the_config(tmp_path: Path) -> None:
     assert values["network"] == {"spread": 0.5, "dropout": 0.2}
     assert merged(config, {"schedulers": {"U": "Uniform"}})["schedulers"] == {"U": "Uniform"}
     assert "partition_settings" not in merged(config, {"partition": "iid"})
+
+
+def test_the_page_s_toml_is_a_config(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "simulator.md").read_text()
+    config = tmp_path / "case.toml"
+    config.write_text(page.partition("```toml\n")[2].partition("```")[0])
+    experiment = from_dict(merged(config, {}))
+    assert list(experiment.schedulers) == ["Uniform", "half"]
+    assert (experiment.hidden, experiment.pass_width) == ((32,), 1)
+    assert experiment.network == {"availability": 0.8, "deadline": 30}
+
+
+def test_the_page_lists_the_network_s_settings() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "simulator.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", page, flags=re.MULTILINE))
+    listed = {
+        name: None if default == "none" else float(default.replace(",", ""))
+        for name, default in rows.items()
+    }
+    assert listed == asdict(NetworkSettings())
+
+
+def test_help_has_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = adcs("compare", "--help").stdout
+    paper = Experiment()
+    for name in ("data", "partition", "clients", "m", "rounds", "eval_every", "batch_size", "lr"):
+        option = f"--{name.replace('_', '-')} "
+        line = next(line for line in text.splitlines() if option in line)
+        assert f"Default: {getattr(paper, name)}." in line
+    assert f"Default: {', '.join(paper.schedulers)}." in text
+
+
+def test_version() -> None:
+    assert adcs("--version").stdout == f"adcs {version('adcs')}\n"
+    words = [sys.executable, "-m", "adcs", "--version"]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == (
+        f"adcs {version('adcs')}\n"
+    )
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns, whatever the output is."""
+    monkeypatch.setattr(console_module, "WIDTH", 80)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_data_list_on_eighty_columns() -> None:
+    lines = adcs("data", "list").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    names = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
+    assert [name for name in names if name] == ["fashion-mnist", "digits", "synthetic"]
+    assert "…" not in "".join(lines)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_explain_on_eighty_columns(run: Path) -> None:
+    tables = adcs("explain", run, "--round", 25).stdout.partition("\nChosen")[2]
+    lines = tables.splitlines()
+    assert max(map(len, lines)) <= 80
+    clients = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
+    assert set(clients) == set("0123456789")
+    assert "similarity" in tables
+    assert "…" not in tables
+
+
+def test_a_wide_table_is_cut_between_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_module, "WIDTH", 30)
+    label = "a label longer than half of it"
+    console_module.show_table("T", ["name", "first head", "last"], [[label, "123.45", "6789.0"]])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 30
+    text = "\n".join(lines)
+    assert text.count("a label longer") == 2  # Once in each part.
+    assert "123.45" in text
+    assert "6789.0" in text
 
 
 def test_fallback_is_loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

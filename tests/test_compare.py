@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from adcs.experiments.compare import run_experiment, tasks
 from adcs.experiments.config import Experiment, from_dict, from_toml
 from adcs.experiments.specs import make_scheduler
 from adcs.runs import RunFolder
+from adcs.simulation.network import NetworkSettings
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +164,27 @@ class TestConfig:
             ({"network": {"speed": 1}}, "speed"),
             ({"network": {"dropout": 2}}, "dropout"),
             ({"hidden": [0]}, "hidden"),
+            ({"hidden": 5}, "hidden must be a list of whole numbers, got 5"),
+            ({"hidden": "8,8"}, "hidden must be a list of whole numbers, got '8,8'"),
+            ({"hidden": [True]}, "hidden must be a list of whole numbers"),
+            ({"server_lr": "x"}, "server_lr must be a finite number, got 'x'"),
+            ({"lr": float("inf")}, "lr must be a finite number, got inf"),
+            ({"lr": float("nan")}, "lr must be a finite number, got nan"),
+            ({"lr": 10**400}, "lr must be a finite number"),
+            ({"paper_literal_weights": "no"}, "paper_literal_weights must be true or false"),
+            ({"data_folder": 3}, "data_folder must be a text, got 3"),
+            ({"baseline": ["a"]}, "baseline must be a text"),
+            ({"schedulers": "ADCS"}, "a list of texts or a table of texts, got 'ADCS'"),
+            ({"schedulers": 3}, "schedulers must be a list of texts or"),
+            ({"schedulers": [3]}, "schedulers must be a list of texts or"),
+            ({"schedulers": {"a": 1}}, "got {'a': 1}"),
+            ({"partition_settings": 3}, "partition_settings must be a table of values, got 3"),
+            ({"partition_settings": {"copies": "maybe"}}, "by-class copies must be true or false"),
+            ({"partition": "shards", "partition_settings": {"per_client": 1.5}}, "a whole number"),
+            ({"network": 3}, "network must be a table of values, got 3"),
+            ({"network": {"deadline": "x"}}, "network deadline must be a finite number, got 'x'"),
+            ({"network": {"availability": "x"}}, "network availability must be a finite number"),
+            ({"network": {"spell": 2.5}}, "network spell must be a whole number, got 2.5"),
         ],
     )
     def test_wrong_values_are_named(self, values, named):
@@ -186,6 +209,19 @@ class TestConfig:
             from_toml(path)
         with pytest.raises(ValueError, match="cannot be read"):
             from_toml(tmp_path / "none.toml")
+        path.write_bytes(b'data = "\xff"')
+        with pytest.raises(ValueError, match=r"case\.toml is not UTF-8"):
+            from_toml(path)
+
+    def test_infinite_rates_are_refused_without_a_file(self):
+        with pytest.raises(ValueError, match="lr must be finite and above 0, got inf"):
+            Experiment(lr=float("inf"))
+        with pytest.raises(ValueError, match="server_lr must be finite and above 0, got nan"):
+            Experiment(server_lr=float("nan"))
+
+    def test_half_a_spell_is_refused(self):
+        with pytest.raises(ValueError, match=r"spell must be a whole number >= 1, got 2\.5"):
+            NetworkSettings(spell=2.5)  # type: ignore[arg-type]
 
 
 class TestSpecs:
@@ -211,8 +247,33 @@ class TestSpecs:
             ("json:JSONDecoder", "not a subclass"),
             ("ADCS(0.5)", "must look like"),
             ("ADCS(theta=open('x'))", "must look like"),
+            ("Foo", "unknown scheduler 'Foo'; known are Uniform, PowerOfChoice"),
+            ("patient.py", "file.py:Class"),
+            ("ADCS(thet=0.1)", "ADCS has no setting 'thet'; did you mean 'theta'?"),
+            ("PowerOfChoice(d=3)", "PowerOfChoice has no setting 'd'; it takes candidates, seed, "),
+            ("LiveADCS(d=3)", "it takes theta, patience, refresh_every, probe_share, sketch, seed"),
+            ("ADCS(theta='a')", "theta must be a finite number, got 'a'"),
+            ("Uniform(by_size='no')", "by_size must be true or false, got 'no'"),
+            ("ADCS(caps=1.5)", "caps must be a whole number or a table of whole numbers, got 1.5"),
         ],
     )
     def test_wrong_specs(self, spec, named):
-        with pytest.raises(ValueError, match=named):
+        with pytest.raises(ValueError, match=re.escape(named)):
             make_scheduler(spec, seed=0)
+
+    def test_a_class_of_ones_own_decides_what_it_takes(self, tmp_path):
+        path = tmp_path / "loose.py"
+        path.write_text(
+            "from __future__ import annotations\n"
+            "import adcs\n"
+            "class Loose(adcs.ADCS):\n"
+            "    def __init__(self, *, pair: tuple[int, str] = (), odd: Unseen = 0, **more):\n"
+            "        self.hidden = more.pop('hidden', None)\n"
+            "        super().__init__(**more)\n"
+        )
+        made = make_scheduler(
+            f"{path}:Loose(hidden='x', theta=0.5, odd='y', pair=(1, 'a'))", seed=0
+        )
+        assert (made.hidden, made.theta) == ("x", 0.5)
+        with pytest.raises(ValueError, match="Loose has no setting 'teta'; did you mean 'theta'"):
+            make_scheduler(f"{path}:Loose(teta=0.5)", seed=0)

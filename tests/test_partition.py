@@ -239,6 +239,8 @@ def test_thirty_thousand_clients() -> None:
         ("iid", 4, {"sizes": "odd"}, "sizes is 'odd'"),
         ("shards", 31, {}, "31 clients with 2 shards each is 62 shards"),
         ("by_class", 4, {}, "clients is 4; by class it is a multiple of the 3 groups"),
+        ("by_class", 4, {}, "take --clients 3 or --clients 6, or another --partition .dirichlet,"),
+        ("by_class", 2, {}, "groups: take --clients 3, or another"),
         ("by_class", 0, {}, "clients is 0"),
         ("by_class", 3, {"copies": True, "sizes": "skewed"}, "copies of a class are all of one"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -30,8 +31,21 @@ app.command()(explain)
 app.command()(theory)
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"adcs {version('adcs')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _set_up() -> None:
+def _set_up(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Say the version and exit."
+        ),
+    ] = False,
+) -> None:
     # What the library says about its work (downloads, for one) goes to stderr as it is.
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("adcs").setLevel(logging.INFO)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,9 +23,20 @@ from adcs.runs import RunFolder
 from adcs.simulation.data import Dataset, DataUnavailable
 
 WHAT, DATA, TRAINING, RUN = "What is compared", "Data and clients", "Training", "The run"
+PAPER = Experiment()
 
 
 def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
+    """Return an option; its help ends with the default of the experiment's setting."""
+    key = names[0].split("/")[0].lstrip("-").replace("-", "_")
+    default = getattr(PAPER, {"scheduler": "schedulers"}.get(key, key), None)
+    if isinstance(default, bool):
+        default = "yes" if default else "no"
+    elif isinstance(default, Mapping):
+        default = ", ".join(default)
+    elif default == ():
+        default = "none"
+    help = f"{help} Default: {default}." if default not in (None, "") else help
     return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
 
 
@@ -37,14 +48,18 @@ def compare(
             "--scheduler",
             "-s",
             metavar="[LABEL=]SPEC",
-            help="A scheduler such as ADCS, 'ADCS(theta=0.5)' or file.py:Class; repeat for more. "
-            "The paper's six by default.",
+            help="A scheduler such as ADCS, 'ADCS(theta=0.5)' or file.py:Class; repeat for more.",
             panel=WHAT,
         ),
     ] = None,
     baseline: Annotated[
         str | None,
-        _option("--baseline", metavar="LABEL", help="Take differences to this one.", panel=WHAT),
+        _option(
+            "--baseline",
+            metavar="LABEL",
+            help="Take differences to this one; to Uniform, or else the first, by default.",
+            panel=WHAT,
+        ),
     ] = None,
     seeds: Annotated[
         int | None, _option("--seeds", help="Number of seeds; several give intervals.", panel=WHAT)

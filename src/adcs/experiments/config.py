@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -11,13 +12,14 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
+from adcs.experiments.hints import check_value
 from adcs.experiments.specs import make_scheduler
 from adcs.simulation.data import Dataset, load
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
 from adcs.simulation.models import MLP
 from adcs.simulation.network import Network, NetworkSettings
-from adcs.simulation.partition import Partition, make_partition
+from adcs.simulation.partition import Partition, check_settings, make_partition
 from adcs.simulation.training import Training
 
 PAPER_SCHEDULERS = {
@@ -92,10 +94,10 @@ class Experiment:
         _at_least("pass_width", self.pass_width, 1)
         if self.m > self.clients:
             raise ValueError(f"m must be at most {self.clients} (all clients), got {self.m}")
-        if not self.lr > 0:
-            raise ValueError(f"lr must be above 0, got {self.lr!r}")
-        if self.server_lr is not None and not self.server_lr > 0:
-            raise ValueError(f"server_lr must be above 0, got {self.server_lr!r}")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr must be finite and above 0, got {self.lr!r}")
+        if self.server_lr is not None and not 0 < self.server_lr < math.inf:
+            raise ValueError(f"server_lr must be finite and above 0, got {self.server_lr!r}")
         _one_of("local", self.local, ("steps", "full"))
         _one_of("weights", self.weights, ("uniform", "size"))
         _one_of("dtype", self.dtype, ("float32", "float64"))
@@ -108,6 +110,8 @@ class Experiment:
         if self.baseline is not None and self.baseline not in self.schedulers:
             labels = ", ".join(self.schedulers)
             raise ValueError(f"baseline must be one of {labels}; got {self.baseline!r}")
+        hints = check_settings(self.partition, self.partition_settings)
+        _check_values(self.partition_settings, hints, f"{self.partition} ")
         self.network_settings()
 
     def network_settings(self) -> NetworkSettings | None:
@@ -116,6 +120,7 @@ class Experiment:
             return None
         known = [f.name for f in fields(NetworkSettings)]
         _no_strangers(self.network, known, "network setting")
+        _check_values(self.network, get_type_hints(NetworkSettings), "network ")
         return NetworkSettings(**self.network)
 
     @property
@@ -186,6 +191,8 @@ class Experiment:
 def from_dict(values: Mapping[str, Any]) -> Experiment:
     """Return the experiment of a config's values; keys with hyphens do too.
 
+    Lists stand for tuples, and a list of schedulers for a table in which each is its own label.
+
     >>> from_dict({"rouns": 10})
     Traceback (most recent call last):
     ...
@@ -193,16 +200,16 @@ def from_dict(values: Mapping[str, Any]) -> Experiment:
     """
     given = {key.replace("-", "_"): value for key, value in values.items()}
     _no_strangers(given, [f.name for f in fields(Experiment)], "setting")
+    hints = get_type_hints(Experiment)
+    hints["schedulers"] = list[str] | hints["schedulers"]
+    _check_values(given, hints)
     schedulers = given.get("schedulers")
     if isinstance(schedulers, (list, tuple)):
-        given["schedulers"] = {str(spec): str(spec) for spec in schedulers}
+        given["schedulers"] = {spec: spec for spec in schedulers}
         if len(given["schedulers"]) < len(schedulers):
             raise ValueError(f"schedulers must be distinct, got {list(schedulers)!r}")
     if "hidden" in given:
         given["hidden"] = tuple(given["hidden"])
-    hints = get_type_hints(Experiment)
-    for key, value in given.items():
-        _check_type(key, value, hints[key])
     return replace(Experiment(), **given)
 
 
@@ -213,18 +220,15 @@ def from_toml(path: str | Path) -> dict[str, Any]:
             return tomllib.load(file)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text, as TOML is: {error}") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _check_type(key: str, value: Any, hint: Any) -> None:
-    expected = {"int": int, "float": (int, float), "str": str, "bool": bool}
-    text = str(getattr(hint, "__name__", hint))
-    kind = expected.get(text)
-    if kind is not None and (
-        not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)  # type: ignore[arg-type]
-    ):
-        raise ValueError(f"{key} must be of type {text}, got {value!r}")
+def _check_values(given: Mapping[str, Any], hints: Mapping[str, Any], whose: str = "") -> None:
+    for name, value in given.items():
+        check_value(f"{whose}{name}", value, hints[name])
 
 
 def _at_least(name: str, value: int, least: int) -> None:

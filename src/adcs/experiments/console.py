@@ -24,6 +24,9 @@ LOG_SECONDS = 5.0
 WIDTH = 160
 """Columns where the output is no terminal, so that tables are not folded."""
 
+EDGES = 3
+"""Columns of the terminal that a column of a table takes beside its text."""
+
 Report = Callable[[int, int], None]
 
 
@@ -90,13 +93,47 @@ def plain_log(
 def show_table(
     title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, text: bool = False
 ) -> None:
-    """Print a table; the first column is text, the others are numbers, or text as well."""
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for i, head in enumerate(heads):
-        table.add_column(head, justify="left" if text or i == 0 else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    """Print a table; the first column is text, the others are numbers, or text as well.
+
+    Where it is too wide, text folds. Of numbers the heads fold between words, and columns that
+    still have no place go into further tables. The first column, which says what a line is about,
+    is in every one, and folds beyond half of the width only.
+    """
+    out = console()
+    columns = list(zip(heads, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    if sum(widths) + EDGES * len(widths) + 1 > out.width:
+        widths = [max(map(len, [*head.split(), *cells])) for head, *cells in columns]
+        widths[0] = min(max(map(len, columns[0])), out.width // 2)
+    rest = list(range(1, len(columns)))
+    for part in [rest] if text else _parts(widths, out.width):
+        table = Table(title=title, title_justify="left", header_style="bold")
+        table.add_column(heads[0], overflow="fold", width=widths[0])
+        for i in part:
+            if text:
+                table.add_column(heads[i], overflow="fold")
+            else:
+                table.add_column(heads[i], overflow="fold", justify="right", width=widths[i])
+        for row in rows:
+            table.add_row(row[0], *[row[i] for i in part])
+        out.print(table)
+
+
+def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Return which columns beside the first go into each table, in their order.
+
+    >>> _parts([6, 10, 10, 10], room=40)
+    [[1, 2], [3]]
+    """
+    parts: list[list[int]] = [[]]
+    start = used = widths[0] + EDGES + 1
+    for i, width in enumerate(widths[1:], start=1):
+        if parts[-1] and used + width + EDGES > room:
+            parts.append([])
+            used = start
+        parts[-1].append(i)
+        used += width + EDGES
+    return parts
 
 
 def say(text: str) -> None:

@@ -6,12 +6,14 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from adcs import schedulers
+from adcs.experiments.hints import check_value
 from adcs.schedulers.base import Scheduler
 from adcs.signals.sketch import Sketcher
 
@@ -31,22 +33,62 @@ def make_scheduler(spec: str, seed: int) -> Scheduler:
     Traceback (most recent call last):
     ...
     ValueError: unknown scheduler 'Unifrom'; did you mean Uniform?
+    >>> make_scheduler("ADCS(thet=0.1)", seed=1)
+    Traceback (most recent call last):
+    ...
+    ValueError: scheduler 'ADCS(thet=0.1)': ADCS has no setting 'thet'; did you mean 'theta'?
     """
     where, colon, call = spec.strip().rpartition(":")
     name, settings = _parse(call, spec)
     kind = _own(where, name, spec) if colon else _known(name)
     if isinstance(settings.get("sketch"), int):
         settings["sketch"] = Sketcher(size=settings["sketch"])
+    hints = _settings(kind)
     try:
+        for key, value in settings.items():
+            check_value(key, value, hints.get(key, Any))
         return kind(**{"seed": seed, **settings})
     except TypeError as error:
-        raise ValueError(f"scheduler {spec!r}: {error}") from error
+        # A class may take settings that its signature does not name, so it is asked first.
+        strange = [key for key in settings if key not in hints]
+        why = _stranger(name, strange[0], list(hints)) if strange else error
+        raise ValueError(f"scheduler {spec!r}: {why}") from error
     except ValueError as error:
         raise ValueError(f"scheduler {spec!r}: {error}") from error
 
 
+def _settings(kind: Callable[..., Scheduler]) -> dict[str, Any]:
+    """Return the settings that a class takes, with their type hints, its own first."""
+    found: dict[str, Any] = {}
+    ours = [getattr(schedulers, name) for name in NAMES]
+    complete = False
+    for base in inspect.getmro(kind):  # type: ignore[arg-type]
+        # A scheduler of this package names its settings in full, but for those of Scheduler.
+        init = vars(base).get("__init__")
+        if init is None or (complete and base is not Scheduler):
+            continue
+        complete = complete or base in ours
+        parameters = list(inspect.signature(init).parameters.values())[1:]
+        try:
+            hints = get_type_hints(init)
+        except Exception:  # Names that are there for type checkers alone, in a file of one's own.
+            hints = {}
+        for p in parameters:
+            if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+                found.setdefault(p.name, hints.get(p.name, Any))
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return found
+
+
+def _stranger(name: str, setting: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(setting, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
+    return f"{name} has no setting {setting!r}; {hint}"
+
+
 def _parse(call: str, spec: str) -> tuple[str, dict[str, Any]]:
-    wrong = f"scheduler {spec!r} must look like ADCS or ADCS(theta=0.5)"
+    wrong = f"scheduler {spec!r} must look like ADCS, ADCS(theta=0.5) or file.py:Class"
     try:
         tree = ast.parse(call.strip(), mode="eval").body
         if isinstance(tree, ast.Name):
@@ -63,7 +105,7 @@ def _known(name: str) -> Callable[..., Scheduler]:
         kind: Callable[..., Scheduler] = getattr(schedulers, name)
         return kind
     folded = {known.lower(): known for known in NAMES}
-    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name.lower(), folded, n=1)
     hint = f"did you mean {folded[near[0]]}?" if near else f"known are {', '.join(NAMES)}"
     raise ValueError(f"unknown scheduler {name!r}; {hint}")
 

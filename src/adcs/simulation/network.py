@@ -23,7 +23,8 @@ class NetworkSettings:
     Attributes
     ----------
     compute_seconds
-        Median time of one client update; computing a loss alone takes a third of it.
+        Median time of one client update, all its local steps together; computing a loss alone
+        takes a third of one step.
     up_bytes_per_second, down_bytes_per_second
         Median bandwidths.
     spread
@@ -37,7 +38,8 @@ class NetworkSettings:
     dropout
         Probability that a client, asked or chosen, does not answer in a round.
     deadline
-        Seconds after which the server no longer waits; None waits for the slowest.
+        Seconds after which the server no longer waits; None waits for the slowest. It holds for
+        each wait of a round: first for the answers to a probe, if there is one, then for training.
     """
 
     compute_seconds: float = 1.0
@@ -60,8 +62,8 @@ class NetworkSettings:
             raise ValueError(f"network availability must lie in (0, 1], got {self.availability!r}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"network dropout must lie in [0, 1), got {self.dropout!r}")
-        if self.spell < 1:
-            raise ValueError(f"network spell must be at least 1 round, got {self.spell!r}")
+        if not isinstance(self.spell, int) or self.spell < 1:
+            raise ValueError(f"network spell must be a whole number >= 1, got {self.spell!r}")
 
 
 class Network:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
@@ -78,20 +78,37 @@ def make_partition(
     >>> len(make_partition(synthetic(), "dirichlet", 20, alpha=0.3, seed=0))
     20
     """
-    name = kind.lower().replace("_", "-")
-    if name not in KINDS:
-        near = difflib.get_close_matches(name, KINDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}"
-        raise ValueError(f"{kind!r} is no kind of partition; {hint}")
-    common = ("dataset", "clients", "seed")
-    takes = {k: v for k, v in inspect.signature(KINDS[name]).parameters.items() if k not in common}
+    check_settings(kind, settings)
+    return KINDS[_named(kind)](dataset, clients, seed=seed, **settings)
+
+
+def check_settings(kind: str, settings: Iterable[str]) -> dict[str, Any]:
+    """Refuse settings that a kind does not take, or lacks; return the type hints of all it takes.
+
+    >>> check_settings("shards", ["per_client"])
+    {'per_client': <class 'int'>}
+    """
+    name = _named(kind)
+    parameters = inspect.signature(KINDS[name]).parameters
+    takes = {k: v for k, v in parameters.items() if k not in ("dataset", "clients", "seed")}
     for setting in settings:
         if setting not in takes:
             raise ValueError(f"{setting!r} is no setting of {name}; it takes {', '.join(takes)}")
     for setting, parameter in takes.items():
         if parameter.default is parameter.empty and setting not in settings:
             raise ValueError(f"a {name} partition needs {setting}")
-    return KINDS[name](dataset, clients, seed=seed, **settings)
+    hints = get_type_hints(KINDS[name])
+    return {setting: hints[setting] for setting in takes}
+
+
+def _named(kind: str) -> str:
+    """Return the name of a kind as `KINDS` has it."""
+    name = kind.lower().replace("_", "-")
+    if name not in KINDS:
+        near = difflib.get_close_matches(name, KINDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}"
+        raise ValueError(f"{kind!r} is no kind of partition; {hint}")
+    return name
 
 
 def by_class(
@@ -124,7 +141,13 @@ def by_class(
     train, test = dataset.groups or (dataset.y_train, dataset.y_test)
     groups = int(train.max()) + 1
     if clients < 1 or clients % groups:
-        raise ValueError(f"clients is {clients}; by class it is a multiple of the {groups} groups")
+        below = clients // groups * groups
+        near = [f"--clients {count}" for count in (below, below + groups) if count > 0]
+        others = ", ".join(kind for kind in KINDS if kind != "by-class")
+        raise ValueError(
+            f"clients is {clients}; by class it is a multiple of the {groups} groups: take "
+            f"{' or '.join(near)}, or another --partition ({others})"
+        )
     if copies and sizes != "balanced":
         raise ValueError(f"sizes is {sizes!r}; copies of a class are all of one size")
     each = clients // groups
