@@ -1,8 +1,9 @@
-"""Why a greedy search chose what it chose."""
+"""Why a greedy search chose what it chose, and how that is told."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -11,6 +12,13 @@ from adcs.dpp.constraints import Constraints
 from adcs.dpp.explain import explain
 from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import similarity, unit_rows
+from adcs.dpp.selection import Selection
+from adcs.experiments.replay import Choice, look
+from adcs.experiments.why import sentence, tables
+from adcs.schedulers import LiveADCS
+from adcs.schedulers.base import Cohort
+from adcs.schedulers.snapshot import Picked
+from adcs.signals.report import ClientId, ClientReport
 
 
 def kernel(n: int, d: int, seed: int) -> np.ndarray:
@@ -33,6 +41,14 @@ def test_three_rows_by_hand() -> None:
     assert miss.score.total == pytest.approx(0.25)
     assert miss.winning.total == pytest.approx(second.gain)
     assert miss.lacked == "quality"
+
+
+def test_places_that_were_given_measure_nobody() -> None:
+    quality = [0.0, 3.0, 2.0]  # row 0 was let in whatever its score, then row 1 won
+    (miss,) = explain(np.eye(3), [0, 1], quality, theta=0.5).left_out
+    assert (miss.step, miss.lacked) == (0, "nothing")
+    (miss,) = explain(np.eye(3), [0, 1], quality, theta=0.5, given=[0]).left_out
+    assert (miss.step, miss.winner, miss.lacked) == (1, 1, "quality")
 
 
 def test_a_near_copy_lacks_diversity() -> None:
@@ -89,3 +105,95 @@ def test_the_other_way_round_counts_as_alike() -> None:
 def test_indices_are_checked(indices: list[int]) -> None:
     with pytest.raises(ValueError, match="indices must be"):
         explain(np.eye(3), indices)
+
+
+def live_rounds(scheduler: LiveADCS, rounds: int) -> list[tuple[Choice, dict[ClientId, float]]]:
+    """Choices of a scheduler whose first client never answers, each with the q it was made by."""
+    rng = np.random.default_rng(0)
+    clients = tuple(range(10))
+    updates = unit_rows(rng.normal(size=(10, 6)))
+    seen: list[dict[ClientId, float]] = []
+    describe = scheduler.describe
+
+    def watched(known: list[ClientId], q: np.ndarray, selection: Selection) -> Picked:
+        seen.append(dict(zip(known, q.tolist(), strict=True)))
+        return describe(known, q, selection)
+
+    scheduler.describe = watched  # type: ignore[method-assign]
+    found = []
+    for now in range(rounds):
+
+        def reports(who: Iterable[ClientId], now: int = now) -> list[ClientReport]:
+            return [
+                ClientReport(c, now, loss=float(rng.uniform(1, 2)), update=updates[int(c)])
+                for c in who
+            ]
+
+        asked = scheduler.request(now, clients, 4).clients
+        scheduler.observe(now, reports(asked), "probe")
+        cohort = scheduler.select(now, clients, 4)
+        found.append((look(scheduler, clients, cohort), seen[-1]))
+        scheduler.observe(now, reports(c for c in cohort.clients if c != 0), "training")
+    return found
+
+
+def test_a_live_choice_is_explained_by_what_was_known_before_it() -> None:
+    for choice, q in live_rounds(LiveADCS(patience=None), rounds=12):
+        why = choice.explanation
+        assert why is not None
+        parts = [*why.picks, *why.left_out]
+        assert {choice.known[part.row]: part.quality for part in parts} == q
+        gains = [gain for _, gain in choice.cohort.diagnostics["gains"]]
+        np.testing.assert_allclose([pick.gain for pick in why.picks], gains, atol=1e-9)
+        for miss in why.left_out:
+            assert miss.score.total <= miss.winning.total + 1e-9
+
+
+def test_a_place_for_waiting_is_not_said_to_be_won() -> None:
+    found = [c for c, _ in live_rounds(LiveADCS(patience=1.0), rounds=12) if c.waited]
+    assert found
+    for choice in found:
+        chosen, left_out = tables(choice)
+        marked = {row[0] for row in chosen[2] if row[1].endswith(", waited")}
+        assert marked == {str(client) for client in choice.waited}
+        for client in choice.cohort.clients:
+            said = "for having waited too long" in sentence(choice, client)
+            assert said == (client in choice.waited)
+        for row in left_out[2]:
+            told = sentence(choice, int(row[0]))
+            if row[3].endswith(", waited") and row[7] == "nothing":
+                assert "that place went to" in told
+                assert "a cap" not in told
+
+
+def test_who_is_behind_is_said_in_words() -> None:
+    c = np.eye(3)
+    c[0, 1] = c[1, 0] = 0.6
+    quality = [1.0, 0.9, 0.95]
+    choice = Choice(
+        Cohort.of([0, 1]), (0, 1, 2), 0.5, (0, 1, 2), explain(c, [0, 1], quality, theta=0.5)
+    )
+    _, (_, heads, ((*cells,),)) = tables(choice)
+    row = dict(zip(heads, cells, strict=True))
+    # At pick 1 it is ahead in both: somebody else has decided there.
+    assert (row["in θ q"], row["in (1-θ) log r²"]) == ("0.025 ahead", "0.223 ahead")
+    assert (row["in score"], row["lacked"]) == ("0.248 ahead", "nothing")
+    assert not any(text.startswith("-0.000") for text in cells)
+
+
+def test_no_minus_zero_in_a_table() -> None:
+    c = np.eye(3)
+    c[0, 1] = c[1, 0] = -1e-5
+    why_not = explain(c, [0, 1], [1.0, 1.0, 0.5], theta=0.5)
+    choice = Choice(Cohort.of([0, 1]), (0, 1, 2), 0.5, (0, 1, 2), why_not)
+    cells = [cell for _, _, rows in tables(choice) for row in rows for cell in row]
+    assert "-0.000" not in cells
+    assert "-0.000" not in sentence(choice, 1)
+
+
+def test_a_client_ranked_high_but_capped_lacks_nothing() -> None:
+    scores = {0: 3.0, 1: 2.0, 2: 1.0}
+    choice = Choice(Cohort.of([0, 2]), (0, 1, 2), scores=scores, ranked_by="loss")
+    assert "a cap, a required client or a tie decided" in sentence(choice, 1)
+    choice = Choice(Cohort.of([0, 1]), (0, 1, 2), scores=scores, ranked_by="loss")
+    assert sentence(choice, 2).endswith("so it lacked 1.0000.")

@@ -1,7 +1,8 @@
 """The run folder: written by every engine, read by every table and plot.
 
     runs/NAME/
-      config.json          the resolved config, the engine's name, versions
+      config.json          the resolved config, the engine's name, versions, and where the engine
+                           has the data at hand its fingerprint
       records/TASK.jsonl   one JSON line for each evaluated round of each run, appended and flushed
       checkpoints/TASK     what an engine needs to go on from, replaced atomically
       figures/             what was drawn, and the CSV of what is drawn
@@ -14,6 +15,7 @@ that processes never write into one another's lines. A record has at least `sche
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -108,7 +110,7 @@ class RunFolder:
     @property
     def config(self) -> dict[str, Any]:
         """The resolved config."""
-        config: dict[str, Any] = json.loads((self.path / "config.json").read_text())
+        config: dict[str, Any] = read_json(self.path / "config.json", "start a new run")
         return config
 
     @property
@@ -137,7 +139,15 @@ class RunFolder:
     def load_checkpoint(self, task: str) -> dict[str, Any] | None:
         """Return a task's checkpoint, or None if it has none."""
         path = self.path / "checkpoints" / task
-        return unpack(path.read_bytes()) if path.is_file() else None
+        if not path.is_file():
+            return None
+        try:
+            return unpack(path.read_bytes())
+        except (ValueError, EOFError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path} is not a whole checkpoint; delete it, and that part of the run starts "
+                "again from its first round"
+            ) from error
 
 
 class Writer:
@@ -203,6 +213,39 @@ def plain(value: Any) -> Any:
     if isinstance(value, int) and abs(value) > 2**53:
         return str(value)
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def read_json(path: Path, otherwise: str) -> dict[str, Any]:
+    """Return the object that a JSON file holds; `otherwise` says what to do if it holds none.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.json"
+    >>> path.write_text('{"m": 3}')
+    8
+    >>> read_json(path, "start a new run")
+    {'m': 3}
+    """
+    why = "it holds no JSON object"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        found, why = None, str(error)
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is broken ({why}); bring back the file as it was, or {otherwise}")
+    return found
+
+
+def fingerprint(*arrays: np.ndarray[Any, Any]) -> str:
+    """Return a SHA-256 over the types, shapes and bytes of arrays: equal for equal data alone.
+
+    >>> fingerprint(np.zeros((2, 3)))[:8], fingerprint(np.zeros((3, 2)))[:8]
+    ('a96d0007', '1db0460f')
+    """
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.str} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def versions() -> dict[str, str]:

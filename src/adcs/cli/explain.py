@@ -44,8 +44,9 @@ def explain(
     if round >= experiment.rounds:
         raise ValueError(f"round must be below {experiment.rounds}, the run's rounds; got {round}")
     number = None if client is None else _number(client, experiment.clients)
+    held = folder.config.get("data_fingerprint")
     with progress("replay", "rounds") as report:
-        choice, evaluated, counts = replay(experiment, seed, label, round, report)
+        choice, evaluated, counts = replay(experiment, seed, label, round, report, fingerprint=held)
     _check(folder, label, seed, evaluated, counts)
     chosen = ", ".join(map(str, choice.cohort.clients))
     typer.echo(f"{label}, seed {seed}, round {round}: clients {chosen}")

@@ -116,6 +116,7 @@ def explain(
     quality: ArrayLike | None = None,
     theta: float = 0.0,
     scoring: Scoring | None = None,
+    given: ArrayLike = (),
 ) -> Explanation:
     """Explain the picks of a greedy search.
 
@@ -129,6 +130,9 @@ def explain(
         As they were given to the search.
     scoring
         As it was given to `greedy_map_trusted`; None takes C for as exact as its type.
+    given
+        Chosen rows whose places were theirs whatever their score: what others lacked is not
+        measured against them.
 
     Returns
     -------
@@ -171,6 +175,7 @@ def explain(
     winners = totals[np.arange(chosen.size), chosen][:, None]
     behind = winners - totals
     lost = np.where(np.abs(behind) <= TIE * np.maximum(1.0, np.abs(winners)), np.inf, behind)
+    lost[np.isin(chosen, np.asarray(given, dtype=np.intp))] = np.inf
     left_out = []
     for row in np.setdiff1d(np.arange(n), chosen).tolist():
         step = int(lost[:, row].argmin())

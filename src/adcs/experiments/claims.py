@@ -24,6 +24,10 @@ NEAR_WORST = 0.03
 """Worst accuracies within this of each other are "almost identical"."""
 
 
+SAME = 1e-12
+"""Means closer than this are equal: sums in another order differ in their last bits."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim, the verdict, and the numbers behind it.
@@ -48,6 +52,8 @@ class Claim:
 def above(text: str, found: Estimate) -> Claim:
     """Judge that a difference is above zero: its whole interval must be.
 
+    The difference is taken the way the text puts it: of "A is below B" it is B - A.
+
     >>> above("A beats B", Estimate(0.1, 0.02, 5)).verdict
     'holds'
     >>> above("A beats B", Estimate(0.01, 0.02, 5)).verdict
@@ -55,13 +61,15 @@ def above(text: str, found: Estimate) -> Claim:
     >>> above("A beats B", Estimate(0.1, None, 1)).verdict
     'undecided'
     """
-    numbers = f"Difference {wording.difference(found)}"
+    numbers = f"By {wording.margin(found)}"
     if found.n == 0:
         return Claim(text, "undecided", "There is no number for it.")
     if found.half is None:
         return Claim(text, "undecided", f"{numbers}, from one seed, which gives no interval.")
     if found.low > 0.0:
         return Claim(text, "holds", f"{numbers}.")
+    if max(abs(found.low), abs(found.high)) < SAME:
+        return Claim(text, "does not hold", "They are equal in every seed.")
     why = "the interval includes zero" if found.high >= 0.0 else "it is the other way round"
     return Claim(text, "does not hold", f"{numbers}: {why}.")
 
@@ -70,6 +78,20 @@ def _means(numbers: Mapping[str, Any], field: str) -> str:
     return ", ".join(
         f"{label} {wording.spread(estimate(v), field)}" for label, v in numbers.items()
     )
+
+
+def _ends(numbers: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the labels with the lowest and with the highest mean: several where they tie, and
+    none where there are no numbers.
+
+    >>> _ends({"A": [0.5], "B": [0.1], "C": [0.5]})
+    (['B'], ['A', 'C'])
+    """
+    means = {label: found.mean for label, v in numbers.items() if (found := estimate(v)).n}
+    low, high = min(means.values(), default=0.0), max(means.values(), default=0.0)
+    lowest = [label for label, mean in means.items() if mean - low < SAME]
+    highest = [label for label, mean in means.items() if high - mean < SAME]
+    return lowest, highest
 
 
 def judge_methods(records: Records, experiment: Experiment, labels: Sequence[str]) -> list[Claim]:
@@ -98,15 +120,21 @@ def judge_methods(records: Records, experiment: Experiment, labels: Sequence[str
         )
         for label in ("OCS", "PowerOfChoice", "DivFL")
     ]
-    lowest = min(worst, key=lambda label: float(np.mean(worst[label])))
-    claims.append(
-        Claim(
-            "StaticDPP has the lowest worst accuracy",
-            "holds" if lowest == "StaticDPP" else "does not hold",
-            f"Lowest is {lowest}; {_means(worst, 'worst')}.",
-        )
-    )
-    return [*claims, judge_work(records, experiment)]
+    return [*claims, _judge_lowest(worst), judge_work(records, experiment)]
+
+
+def _judge_lowest(worst: Mapping[str, Any]) -> Claim:
+    text = "StaticDPP has the lowest worst accuracy"
+    lowest, _ = _ends(worst)
+    if not lowest:
+        return Claim(text, "undecided", "There is no number for it.")
+    who = f"Lowest is {lowest[0]}"
+    if len(lowest) == len(worst):
+        who = "All are equal"
+    elif len(lowest) > 1:
+        who = f"Lowest, and equal, are {', '.join(lowest)}"
+    verdict: Verdict = "holds" if lowest == ["StaticDPP"] else "does not hold"
+    return Claim(text, verdict, f"{who}; {_means(worst, 'worst')}.")
 
 
 def judge_work(records: Records, experiment: Experiment, label: str = "ADCS") -> Claim:
@@ -146,16 +174,17 @@ def judge_theta(records: Records, labels: Sequence[str]) -> list[Claim]:
     """Judge what the paper says about Figure 2."""
     worst = curves(records, "worst", labels).last()
     average = curves(records, "average", labels).last()
-    numbers = {label: float(np.mean(values)) for label, values in worst.items()}
     tried = [label for label in labels if label != "Uniform"]
-    best = max(tried, key=lambda label: numbers[label])
+    _, highest = _ends({label: worst[label] for label in tried})
+    best, *equals = highest or tried[:1]
+    name = f"{best}, and equally {', '.join(equals)}" if equals else best
     return [
         above(
             "With θ = 0.2 the worst accuracy is below Uniform's",
             paired(worst["Uniform"], worst["θ = 0.2"]),
         ),
         above(
-            f"With the best θ of those tried ({best}) the worst accuracy is above Uniform's",
+            f"With the best θ of those tried ({name}) the worst accuracy is above Uniform's",
             paired(worst[best], worst["Uniform"]),
         ),
         above(

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from adcs.experiments.config import Experiment, from_dict
-from adcs.runs import RunFolder
+from adcs.runs import RunFolder, fingerprint
+from adcs.simulation.data import Dataset
 
 CHECKPOINT_SECONDS = 5.0
 """Time between checkpoints of a task."""
@@ -49,6 +50,36 @@ def tasks(experiment: Experiment) -> list[Task]:
     ]
 
 
+def data_fingerprint(dataset: Dataset) -> str:
+    """Return the fingerprint of the examples and labels that models see.
+
+    >>> from adcs.simulation.data import synthetic
+    >>> data_fingerprint(synthetic(seed=1)) == data_fingerprint(synthetic(seed=2))
+    False
+    """
+    return fingerprint(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
+
+
+def same_data(experiment: Experiment, held: str | None) -> Dataset:
+    """Load the data of a run; refuse it if it is not what the run began with.
+
+    Parameters
+    ----------
+    experiment
+        The run's.
+    held
+        The fingerprint that the run's config holds; None, as in runs of older versions, takes the
+        data as it is.
+    """
+    dataset = experiment.dataset()
+    if held is not None and data_fingerprint(dataset) != held:
+        raise ValueError(
+            f"the data {experiment.data} is no longer what this run began with; bring that back, "
+            "or start a new run"
+        )
+    return dataset
+
+
 def run_task(
     folder: RunFolder, experiment: Experiment, task: Task, progress: Callable[[int], None]
 ) -> None:
@@ -57,7 +88,9 @@ def run_task(
     if checkpoint is not None and checkpoint["done"]:
         progress(experiment.rounds)
         return
-    simulation = experiment.simulation(task.seed, task.labels)
+    # Tasks may start hours after the run did: each looks for itself.
+    dataset = same_data(experiment, folder.config.get("data_fingerprint"))
+    simulation = experiment.simulation(task.seed, task.labels, dataset)
     offset = 0
     if checkpoint is not None:
         simulation.restore(checkpoint["simulation"])
@@ -107,7 +140,8 @@ def run_experiment(
     progress
         Told of progress a few times a second.
     """
-    experiment.dataset()  # Fail here, in one place, if the data cannot be had.
+    # Fail here, in one place, if the data cannot be had or is other data.
+    same_data(experiment, folder.config.get("data_fingerprint"))
     todo = tasks(experiment)
     weights = [len(task.labels) for task in todo]
     total = sum(weights) * experiment.rounds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from adcs.experiments.compare import tasks
+from adcs.experiments.compare import data_fingerprint, tasks
 from adcs.experiments.config import Experiment, from_dict
 from adcs.runs import RunFolder
 from adcs.simulation.data import Dataset
@@ -31,10 +31,16 @@ def create_run(
     """Make the folder of an experiment's run.
 
     The data is divided first, so that nothing is written for clients that cannot be had; the
-    clients' groups go into the config, and so does `more`.
+    clients' groups and the data's fingerprint go into the config, and so does `more`.
     """
-    groups = experiment.divide(dataset or experiment.dataset(), experiment.first_seed).groups
-    config = {"engine": ENGINE, **experiment.as_dict(), "groups": groups, **more}
+    dataset = dataset or experiment.dataset()
+    config = {
+        "engine": ENGINE,
+        **experiment.as_dict(),
+        "groups": experiment.divide(dataset, experiment.first_seed).groups,
+        "data_fingerprint": data_fingerprint(dataset),
+        **more,
+    }
     return RunFolder.create(path, config)
 
 
@@ -55,7 +61,13 @@ def experiment_of(folder: RunFolder) -> Experiment:
             f"{folder.path} is a run of the engine {config.get('engine')!r}, not of the simulation"
         )
     known = Experiment.__dataclass_fields__
-    return from_dict({key: value for key, value in config.items() if key in known})
+    try:
+        return from_dict({key: value for key, value in config.items() if key in known})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{folder.path / 'config.json'} holds settings that cannot be used: {error}; bring "
+            "back the file as it was, or start a new run"
+        ) from error
 
 
 def unfinished(folder: RunFolder, experiment: Experiment) -> list[str]:

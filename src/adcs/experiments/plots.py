@@ -120,7 +120,8 @@ def bar_figure(
         ax.set_xticks(places, names)
         ax.set_xlabel("group")
         ax.grid(axis="y", alpha=0.3, linewidth=0.5)
-        ax.set_ylim(bottom=0.0)
+    # Once all panels are drawn: the axis is theirs together, and a limit set is a limit kept.
+    axes[0][0].set_ylim(bottom=0.0)
     axes[0][0].set_ylabel(y_label)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)

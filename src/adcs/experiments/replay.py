@@ -17,7 +17,7 @@ import numpy as np
 
 from adcs.dpp.explain import Explanation, explain
 from adcs.dpp.kernel import similarity, unit_rows
-from adcs.experiments.compare import Progress, one_thread_each
+from adcs.experiments.compare import Progress, one_thread_each, same_data
 from adcs.experiments.config import Experiment, from_dict
 from adcs.schedulers.base import Cohort, Scheduler
 from adcs.schedulers.determinantal import DeterminantalScheduler
@@ -58,6 +58,11 @@ class Choice:
     ranked_by: str | None = None
     nearest: Mapping[ClientId, tuple[ClientId, float]] = field(default_factory=dict)
 
+    @property
+    def waited(self) -> tuple[ClientId, ...]:
+        """Those who are in for having waited too long, whatever their score."""
+        return tuple(self.cohort.diagnostics.get("waited", ()))
+
 
 def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) -> Choice:
     """Return what a scheduler knew, right after it has chosen.
@@ -78,7 +83,13 @@ def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) ->
         place = {client: i for i, client in enumerate(known)}
         rows = [place[client] for client, _ in diagnostics["gains"]]
         c = similarity(unit) if gram is None else gram
-        found = explain(c, rows, scheduler.scores(known), scheduler.theta)
+        q = np.array(scheduler.scores(known))
+        # Choosing may have changed what is believed of the chosen, and of nobody else: what they
+        # were chosen by is in the cohort.
+        for client, quality in diagnostics.get("quality", ()):
+            q[place[client]] = quality
+        waited = [place[client] for client in diagnostics.get("waited", ())]
+        found = explain(c, rows, q, scheduler.theta, scheduler.scoring(unit, q), given=waited)
         return Choice(cohort, here, scheduler.theta, tuple(known), found)
     if "scores" in diagnostics:
         name, scores = _ranking(scheduler, here, dict(diagnostics["scores"]))
@@ -127,9 +138,25 @@ def _nearest(
 
 
 def replay(
-    experiment: Experiment, seed: int, label: str, round: int, progress: Progress | None = None
+    experiment: Experiment,
+    seed: int,
+    label: str,
+    round: int,
+    progress: Progress | None = None,
+    *,
+    fingerprint: str | None = None,
 ) -> tuple[Choice, int, list[int]]:
     """Replay a run up to a round; return what was known at its choice.
+
+    Parameters
+    ----------
+    experiment, seed, label, round
+        The run, and the round whose choice is looked at.
+    progress
+        Told of progress a few times a second.
+    fingerprint
+        What the run's config holds as `data_fingerprint`: other data is refused. None takes the
+        data as it is.
 
     Returns
     -------
@@ -146,7 +173,7 @@ def replay(
         one_thread_each(),
         ProcessPoolExecutor(1, mp_context=context, initializer=_set_up, initargs=(done,)) as pool,
     ):
-        future = pool.submit(_work, experiment.as_dict(), seed, label, round)
+        future = pool.submit(_work, experiment.as_dict(), seed, label, round, fingerprint)
         try:
             while not wait([future], timeout=0.2).done:
                 if progress is not None:
@@ -171,11 +198,12 @@ def _set_up(done: Any) -> None:
 
 
 def _work(
-    config: dict[str, Any], seed: int, label: str, round: int
+    config: dict[str, Any], seed: int, label: str, round: int, fingerprint: str | None
 ) -> tuple[Choice, int, list[int]]:
     experiment = from_dict(config)
     labels = next(labels for labels in experiment.passes() if label in labels)
-    simulation = experiment.simulation(seed, labels)
+    dataset = same_data(experiment, fingerprint)
+    simulation = experiment.simulation(seed, labels, dataset)
     run = next(run for run in simulation.runs if run.name == label)
     counts: list[int] = []
     evaluated = 0

@@ -24,7 +24,7 @@ from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.folders import create_run, experiment_of, unfinished
 from adcs.experiments.outputs import Output, Section, make_section
 from adcs.experiments.report import setting
-from adcs.runs import RunFolder, write_atomically
+from adcs.runs import RunFolder, read_json, write_atomically
 
 
 def declared(name: str) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Plan:
             raise FileNotFoundError(
                 f"{base} is not a folder of reproductions: it has no reproduce.json"
             )
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = read_json(path, f"delete it and give the command anew with --out {base}")
         for key, value in overrides.items():
             if held["overrides"].get(key) != value:
                 kept = held["overrides"].get(key, "the paper's")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from adcs.dpp.explain import Miss
@@ -46,7 +46,7 @@ def _determinantal(choice: Choice) -> list[Table]:
     picks = [
         [
             str(name[pick.row]),
-            str(step),
+            f"{step}, waited" if name[pick.row] in choice.waited else str(step),
             _number(pick.quality),
             _number(pick.score.quality),
             _number(pick.score.diversity),
@@ -63,25 +63,18 @@ def _determinantal(choice: Choice) -> list[Table]:
             str(name[miss.row]),
             _number(miss.quality),
             str(miss.step + 1),
-            str(name[miss.winner]),
-            _number(miss.score.quality - miss.winning.quality),
-            _number(miss.score.diversity - miss.winning.diversity),
-            _number(miss.score.total - miss.winning.total),
+            f"{winner}, waited" if (winner := name[miss.winner]) in choice.waited else str(winner),
+            _behind(miss.winning.quality - miss.score.quality),
+            _behind(miss.winning.diversity - miss.score.diversity),
+            _behind(miss.winning.total - miss.score.total),
             miss.lacked,
             str(name[miss.nearest]),
             _number(miss.similarity),
         ]
         for miss in found.left_out
     ]
-    lost = [
-        "client",
-        "quality q",
-        "closest at pick",
-        "lost to",
-        "θ q behind",
-        "(1-θ) log r² behind",
-    ]
-    lost += ["score behind", "lacked", "nearest chosen", "similarity"]
+    lost = ["client", "quality q", "closest at pick", "lost to", "in θ q", "in (1-θ) log r²"]
+    lost += ["in score", "lacked", "nearest chosen", "similarity"]
     return [("Chosen", heads, picks), ("Left out", lost, misses)]
 
 
@@ -112,7 +105,7 @@ def sentence(choice: Choice, client: ClientId) -> str:
         verb = "chosen" if chosen else "left out"
         return (
             f"Client {client} was {verb}; the chosen client most like it is {other} "
-            f"(similarity {likeness:.3f})."
+            f"(similarity {likeness:z.3f})."
         )
     how = "drawn" if chosen else "not drawn"
     return f"Client {client} was {how}: this scheduler chooses at random."
@@ -130,20 +123,27 @@ def _determinantal_sentence(choice: Choice, client: ClientId) -> str:
                 "it is the only one chosen"
                 if pick.nearest is None
                 else f"the chosen client most like it is {name[pick.nearest]} "
-                f"(similarity {pick.similarity:.3f})"
+                f"(similarity {pick.similarity:z.3f})"
             )
             added = (
                 "it added no direction of its own"
                 if math.isinf(pick.gain)
-                else f"it gained {pick.gain:+.3f}: {pick.score.quality:+.3f} for quality, "
-                f"{pick.score.diversity:+.3f} for diversity"
+                else f"it gained {pick.gain:+z.3f}: {pick.score.quality:+z.3f} for quality, "
+                f"{pick.score.diversity:+z.3f} for diversity"
             )
-            return f"Client {client} was pick {step}: {added}; {near}."
-    return _missed(next(miss for miss in found.left_out if miss.row == row), name)
+            reason = ", not by score but for having waited too long" * (client in choice.waited)
+            return f"Client {client} was pick {step}{reason}: {added}; {near}."
+    return _missed(next(miss for miss in found.left_out if miss.row == row), choice)
 
 
-def _missed(miss: Miss, name: Sequence[ClientId]) -> str:
+def _missed(miss: Miss, choice: Choice) -> str:
+    name = choice.known
     client, winner, near = name[miss.row], name[miss.winner], name[miss.nearest]
+    if miss.lacked == "nothing" and winner in choice.waited:
+        return (
+            f"Client {client} was left out though its score was as high as that of {winner} at "
+            f"pick {miss.step + 1}: that place went to {winner} for having waited too long."
+        )
     if miss.lacked == "nothing":
         return (
             f"Client {client} was left out though its score was as high as that of {winner} at "
@@ -153,14 +153,22 @@ def _missed(miss: Miss, name: Sequence[ClientId]) -> str:
     diversity = miss.winning.diversity - miss.score.diversity
     return (
         f"Client {client} was left out. It came closest at pick {miss.step + 1}, "
-        f"{quality + diversity:.3f} behind client {winner}: {_behind(quality)} for quality, "
-        f"{_behind(diversity)} for diversity, so what it lacked is {miss.lacked}; the chosen "
-        f"client most like it is {near} (similarity {miss.similarity:.3f})."
+        f"{_behind(quality + diversity)} client {winner}: {_behind(quality)} in quality, "
+        f"{_behind(diversity)} in diversity, so what it lacked is {miss.lacked}; the chosen "
+        f"client most like it is {near} (similarity {miss.similarity:z.3f})."
     )
 
 
 def _behind(gap: float) -> str:
-    return f"{abs(gap):.3f} {'behind' if gap >= 0 else 'ahead'}"
+    """Return how far one is behind another, in words: a table of signs is easily misread.
+
+    >>> _behind(0.25), _behind(-0.25), _behind(1e-4), _behind(0.0)
+    ('0.250 behind', '0.250 ahead', '<0.001 behind', 'level')
+    """
+    if abs(gap) < 1e-9:
+        return "level"
+    amount = f"{abs(gap):.3f}" if abs(gap) >= 0.0005 else "<0.001"
+    return f"{amount} {'behind' if gap > 0 else 'ahead'}"
 
 
 def _ranked_sentence(choice: Choice, client: ClientId, chosen: bool) -> str:
@@ -169,6 +177,12 @@ def _ranked_sentence(choice: Choice, client: ClientId, chosen: bool) -> str:
     least = min(inside, default=float("nan"))
     if chosen:
         return f"Client {client} was chosen for its {choice.ranked_by}, {score:.4f}."
+    if score >= least:
+        return (
+            f"Client {client} was left out though its {choice.ranked_by}, {score:.4f}, is no less "
+            f"than {least:.4f}, the least among the chosen: a cap, a required client or a tie "
+            "decided."
+        )
     return (
         f"Client {client} was left out: its {choice.ranked_by} is {score:.4f}, the least among "
         f"the chosen {least:.4f}, so it lacked {least - score:.4f}."
@@ -203,4 +217,4 @@ def recorded_tables(record: Mapping[str, Any]) -> list[Table]:
 def _number(value: float | None) -> str:
     if value is None:
         return "–"
-    return "-∞" if value == float("-inf") else f"{value:.3f}"
+    return "-∞" if value == float("-inf") else f"{value:z.3f}"

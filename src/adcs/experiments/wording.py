@@ -62,8 +62,19 @@ def difference(found: Estimate) -> str:
     ('+0.100 [+0.080, +0.120]', '-0.010 [-0.030, +0.010]')
     """
     if found.half is None:
-        return f"{found.mean:+.3f}"
-    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+        return f"{found.mean:+z.3f}"
+    return f"{found.mean:+z.3f} [{found.low:+z.3f}, {found.high:+z.3f}]"
+
+
+def margin(found: Estimate) -> str:
+    """Return by how much something is so, with its interval; below zero it is not so.
+
+    >>> margin(Estimate(0.1, 0.02, 5)), margin(Estimate(-0.01, 0.02, 5))
+    ('0.100 [0.080, 0.120]', '-0.010 [-0.030, 0.010]')
+    """
+    if found.half is None:
+        return f"{found.mean:z.3f}"
+    return f"{found.mean:z.3f} [{found.low:z.3f}, {found.high:z.3f}]"
 
 
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
