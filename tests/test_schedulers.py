@@ -367,3 +367,23 @@ def test_a_sample_that_cannot_be_computed_is_the_mode() -> None:
         scheduler.observe(0, reports, "probe")
         cohorts.append(scheduler.select(0, range(30), 10).clients)
     assert cohorts[0] == cohorts[1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (["a", "b"], "a Cohort, got list"),
+        (adcs.Cohort.of(["a", "a"]), "distinct clients"),
+        (adcs.Cohort.of(["a", "x"]), "out of those available"),
+        (adcs.Cohort.of(["a"]), "must return 2 clients, got 1"),
+        (adcs.Cohort.of(["a", "b", "c"]), "must return 2 clients, got 3"),
+        (adcs.Cohort(("a", "b"), (1.0,)), "a weight for each of 2 clients, got 1"),
+    ],
+)
+def test_a_choice_that_breaks_the_contract_is_not_trained_by(answer, named) -> None:
+    class Own(adcs.Scheduler):
+        def choose(self, round, clients, m):
+            return answer
+
+    with pytest.raises(ValueError, match=rf"Own\.choose must .*{named}|Own\.choose {named}"):
+        Own().select(0, ["a", "b", "c"], 2)

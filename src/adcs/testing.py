@@ -30,7 +30,7 @@ Make = Callable[[], Scheduler]
 
 
 def check_scheduler(make: Make) -> None:
-    """Run every check on the schedulers that `make` returns; raise AssertionError on a breach.
+    """Run every check on the schedulers that `make` returns; raise an error on a breach.
 
     >>> from adcs import Uniform
     >>> check_scheduler(Uniform)

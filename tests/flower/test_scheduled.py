@@ -314,6 +314,8 @@ def test_unnormalised_weights_give_the_unnormalised_sum(toy: Any, base: Any) -> 
 
 def test_an_empty_cohort_leaves_the_model_as_it_is(toy: Any) -> None:
     class Nobody(Scheduler):
+        fixed_size = False
+
         def choose(self, round: int, clients: Any, m: int) -> Cohort:
             return Cohort((), (), False)
 

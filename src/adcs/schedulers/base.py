@@ -120,6 +120,7 @@ class Scheduler(ABC):
         self.known = ReportBook()
         self._refused: list[tuple[ClientId, str]] = []
         self._listed: tuple[tuple[ClientId, ...], tuple[ClientId, ...]] = ((), ())
+        self._checked: Cohort | None = None
 
     # What drivers call.
 
@@ -143,6 +144,9 @@ class Scheduler(ABC):
         """Return the cohort of this round: m clients, or all that there are if fewer."""
         round, m, clients = _check_round(round), _check_places(m), self._ordered(available)
         cohort = self.choose(round, clients, m) if clients else Cohort((), ())
+        if cohort is not self._checked:
+            self._check(cohort, clients, m)
+            self._checked = cohort
         refused = [{"client": client, "reason": reason} for client, reason in self._refused]
         self._refused = []
         diagnostics = {**cohort.diagnostics, "refused": refused}
@@ -192,6 +196,30 @@ class Scheduler(ABC):
             return ranked[:m]
         places = self.rules.places(ranked, m)
         return places.fill([*places.required, *ranked])
+
+    def _check(self, cohort: Cohort, clients: tuple[ClientId, ...], m: int) -> None:
+        """Refuse a choice that breaks the contract, before an engine trains by it."""
+        name = f"{type(self).__name__}.choose"
+        if not isinstance(cohort, Cohort):
+            raise ValueError(f"{name} must return a Cohort, got {type(cohort).__name__}")
+        chosen = cohort.clients
+        distinct = set(chosen)
+        if len(distinct) < len(chosen) or not distinct.issubset(clients):
+            raise ValueError(
+                f"{name} must return distinct clients out of those available, got {chosen}"
+            )
+        if len(cohort.weights) != len(chosen):
+            raise ValueError(
+                f"{name} must return a weight for each of {len(chosen)} clients, "
+                f"got {len(cohort.weights)}"
+            )
+        if self.fixed_size and len(chosen) != min(m, len(clients)):
+            room = self.rules.places(clients, m).left
+            if len(chosen) != room:
+                raise ValueError(
+                    f"{name} must return {room} clients, got {len(chosen)}; a scheduler of "
+                    "cohorts of any size sets fixed_size = False"
+                )
 
     def _ordered(self, available: Sequence[ClientId]) -> tuple[ClientId, ...]:
         # A tuple seen last time was checked then: rounds stay cheap with very many clients.
