@@ -120,6 +120,7 @@ class Scheduler(ABC):
         self.known = ReportBook()
         self._refused: list[tuple[ClientId, str]] = []
         self._listed: tuple[tuple[ClientId, ...], tuple[ClientId, ...]] = ((), ())
+        self._members: tuple[tuple[ClientId, ...], frozenset[ClientId]] = ((), frozenset())
         self._checked: Cohort | None = None
 
     # What drivers call.
@@ -204,7 +205,7 @@ class Scheduler(ABC):
             raise ValueError(f"{name} must return a Cohort, got {type(cohort).__name__}")
         chosen = cohort.clients
         distinct = set(chosen)
-        if len(distinct) < len(chosen) or not distinct.issubset(clients):
+        if len(distinct) < len(chosen) or not distinct <= self._present(clients):
             raise ValueError(
                 f"{name} must return distinct clients out of those available, got {chosen}"
             )
@@ -220,6 +221,11 @@ class Scheduler(ABC):
                     f"{name} must return {room} clients, got {len(chosen)}; a scheduler of "
                     "cohorts of any size sets fixed_size = False"
                 )
+
+    def _present(self, clients: tuple[ClientId, ...]) -> frozenset[ClientId]:
+        if clients is not self._members[0]:
+            self._members = (clients, frozenset(clients))
+        return self._members[1]
 
     def _ordered(self, available: Sequence[ClientId]) -> tuple[ClientId, ...]:
         # A tuple seen last time was checked then: rounds stay cheap with very many clients.

@@ -178,7 +178,7 @@ def _vector_refusal(report: ClientReport) -> str | None:
             return f"{name} must be numbers, got {vector.dtype}"
     except (TypeError, ValueError, AttributeError) as error:
         return f"{name} must be an array of numbers: {error}"
-    peak = float(np.abs(vector).max()) if vector.size else 0.0
+    peak = max(float(vector.max()), -float(vector.min())) if vector.size else 0.0
     if not math.isfinite(peak):
         return f"{name} must be finite, got {peak}"
     if peak == 0.0:
