@@ -5,46 +5,31 @@ the updates themselves: objective(C, S_full) - objective(C, S_sketch), with C th
 updates and both sets found greedily. The updates are gradients of softmax regression at models
 of several ages; 30 clients, three to a class. Part 2 measures time and bytes.
 
-    python benchmarks/bench_sketch.py [--data DIR] [--draws 20] [--quick]
+    python benchmarks/bench_sketch.py [--data fashion-mnist] [--draws 20] [--quick]
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import objective, similarity, unit_rows
 from adcs.signals.sketch import Sketcher
+from adcs.simulation.data import load
 
-FOLDER = "/usr/share/datasets/fashion-mnist"  # Debian: dataset-fashion-mnist
 M, BATCH, RATE = 18, 16, 0.001
 SIZE = max(256, 8 * M)
 
 
-def load(folder: str | None) -> tuple[np.ndarray, np.ndarray]:
+def examples(name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return training images scaled to [0, 1] and their labels."""
-    place = Path(folder or FOLDER)
-    images, labels = (place / f"train-{part}-ubyte.gz" for part in ("images-idx3", "labels-idx1"))
-    if images.exists() and labels.exists():
-        print(f"Fashion-MNIST from {place}")
-        with gzip.open(images) as file:
-            x = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 784)
-        with gzip.open(labels) as file:
-            y = np.frombuffer(file.read(), np.uint8, offset=8)
-        return (x / 255.0).astype(np.float32), y.astype(np.intp)
-    if folder:
-        raise SystemExit(f"--data must hold train-images-idx3-ubyte.gz, {folder} does not")
-    print("*** NO FASHION-MNIST FOUND: scikit-learn's digits instead; numbers do not compare ***")
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    return (digits.data / 16.0).astype(np.float32), digits.target.astype(np.intp)
+    data = load(name)
+    x = (data.x_train * data.scale).reshape(len(data.y_train), -1)
+    return x.astype(np.float32), data.y_train.astype(np.intp)
 
 
 class Clients:
@@ -91,8 +76,8 @@ def lost(
     return out, float(np.sqrt(np.mean((small - full)[upper] ** 2)))
 
 
-def accuracy(folder: str | None, ages: tuple[int, ...], draws: int) -> None:
-    clients = Clients(*load(folder))
+def accuracy(data: str, ages: tuple[int, ...], draws: int) -> None:
+    clients = Clients(*examples(data))
     rng = np.random.default_rng(0)
     d = clients.model.size
     thetas = (0.8, 0.0)
@@ -158,7 +143,7 @@ def cost(lengths: tuple[int, ...]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="folder with Fashion-MNIST's idx .gz files")
+    parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="smaller ages and lengths")
     given = parser.parse_args()
