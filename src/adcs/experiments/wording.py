@@ -61,9 +61,7 @@ def difference(found: Estimate) -> str:
     >>> difference(Estimate(0.1, 0.02, 5)), difference(Estimate(-0.01, 0.02, 5))
     ('+0.100 [+0.080, +0.120]', '-0.010 [-0.030, +0.010]')
     """
-    if found.half is None:
-        return f"{found.mean:+z.3f}"
-    return f"{found.mean:+z.3f} [{found.low:+z.3f}, {found.high:+z.3f}]"
+    return _with_interval(found, "+z.3f")
 
 
 def margin(found: Estimate) -> str:
@@ -72,9 +70,14 @@ def margin(found: Estimate) -> str:
     >>> margin(Estimate(0.1, 0.02, 5)), margin(Estimate(-0.01, 0.02, 5))
     ('0.100 [0.080, 0.120]', '-0.010 [-0.030, 0.010]')
     """
+    return _with_interval(found, "z.3f")
+
+
+def _with_interval(found: Estimate, form: str) -> str:
+    mean = format(found.mean, form)
     if found.half is None:
-        return f"{found.mean:z.3f}"
-    return f"{found.mean:z.3f} [{found.low:z.3f}, {found.high:z.3f}]"
+        return mean
+    return f"{mean} [{format(found.low, form)}, {format(found.high, form)}]"
 
 
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
