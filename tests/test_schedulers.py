@@ -387,3 +387,16 @@ def test_a_choice_that_breaks_the_contract_is_not_trained_by(answer, named) -> N
 
     with pytest.raises(ValueError, match=rf"Own\.choose must .*{named}|Own\.choose {named}"):
         Own().select(0, ["a", "b", "c"], 2)
+
+
+def test_a_choice_is_looked_at_again_when_clients_change() -> None:
+    class Stubborn(adcs.Scheduler):
+        always = adcs.Cohort.of(["a", "b"])
+
+        def choose(self, round, clients, m):
+            return self.always
+
+    scheduler = Stubborn()
+    assert scheduler.select(0, ("a", "b", "c"), 2).clients == ("a", "b")
+    with pytest.raises(ValueError, match="out of those available"):
+        scheduler.select(1, ("b", "c", "d"), 2)

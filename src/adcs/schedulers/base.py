@@ -121,7 +121,7 @@ class Scheduler(ABC):
         self._refused: list[tuple[ClientId, str]] = []
         self._listed: tuple[tuple[ClientId, ...], tuple[ClientId, ...]] = ((), ())
         self._members: tuple[tuple[ClientId, ...], frozenset[ClientId]] = ((), frozenset())
-        self._checked: Cohort | None = None
+        self._checked: tuple[Cohort | None, tuple[ClientId, ...], int] = (None, (), 0)
 
     # What drivers call.
 
@@ -145,9 +145,10 @@ class Scheduler(ABC):
         """Return the cohort of this round: m clients, or all that there are if fewer."""
         round, m, clients = _check_round(round), _check_places(m), self._ordered(available)
         cohort = self.choose(round, clients, m) if clients else Cohort((), ())
-        if cohort is not self._checked:
+        last, who, places = self._checked
+        if cohort is not last or clients is not who or m != places:
             self._check(cohort, clients, m)
-            self._checked = cohort
+            self._checked = (cohort, clients, m)
         refused = [{"client": client, "reason": reason} for client, reason in self._refused]
         self._refused = []
         diagnostics = {**cohort.diagnostics, "refused": refused}

@@ -96,7 +96,10 @@ class ReportBook:
     def check(
         self, reports: Iterable[ClientReport]
     ) -> tuple[Sequence[ClientReport], list[tuple[ClientId, str]]]:
-        """Return the usable reports and, for each of the others, client and reason."""
+        """Return the usable reports and, for each of the others, client and reason.
+
+        Usable updates count towards the length that all updates must have.
+        """
         if isinstance(reports, ReportTable) and reports.plain():
             return reports, []
         usable: list[ClientReport] = []
