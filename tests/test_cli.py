@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
@@ -27,6 +28,7 @@ from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import plain_log
 from adcs.experiments.folders import create_run
 from adcs.experiments.replay import replay
+from adcs.experiments.specs import NAMES
 from adcs.runs import RunFolder
 from adcs.simulation.data import DataUnavailable
 from adcs.simulation.network import NetworkSettings
@@ -73,6 +75,15 @@ def test_compare_writes_a_run_folder(run: Path) -> None:
     text = (run / "summary.md").read_text()
     assert "| ours |" in text
     assert "## Differences to Uniform" in text
+    assert "diverged" not in text
+    with (run / "table.csv").open(newline="") as file:
+        lines = {(line["scheduler"], line["measure"]): line for line in csv.DictReader(file)}
+    worst = lines["ours", "worst"]
+    assert float(worst["low"]) <= float(worst["mean"]) <= float(worst["high"])
+    gap = float(worst["mean"]) - float(lines["Uniform", "worst"]["mean"])
+    assert float(worst["difference"]) == pytest.approx(gap, abs=1e-5)
+    assert float(lines["Uniform", "updates"]["mean"]) == 5 * 40
+    assert lines["Uniform", "worst"]["difference"] == ""
     rounds = [record["round"] for record in RunFolder.open(run).records()]
     assert sorted(set(rounds)) == [0, 10, 20, 30, 40]
 
@@ -365,6 +376,57 @@ def test_fallback_is_loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert result.exit_code == 0, result.output
     assert result.stderr.count("this run is on digits") == 2
     assert RunFolder.open(tmp_path / "a").config["data"] == "digits"
+
+
+def test_divergence_is_loud(tmp_path: Path) -> None:
+    wild = ["--lr", "1e9", "--hidden", "4", "--out", tmp_path / "wild"]
+    result = adcs("compare", *SMALL, "--scheduler", "Uniform", *wild)
+    assert result.exit_code == 0, result.output
+    assert "Training diverged" in result.stderr
+    assert "for Uniform." in result.stderr
+    assert "**Training diverged" in (tmp_path / "wild" / "summary.md").read_text()
+
+
+def test_schedulers_are_listed() -> None:
+    result = adcs("schedulers")
+    assert all(name in result.stdout for name in NAMES)
+    assert "candidates=None" in result.stdout
+    one = adcs("schedulers", "ADCS")
+    assert "R, the number of rounds that a kernel serves." in one.stdout
+    assert "refresh_every=20" in one.stdout
+    assert ">>>" not in one.stdout
+    assert "did you mean ADCS" in refused(adcs("schedulers", "ADSC"))
+
+
+OWN = """
+import adcs
+
+class Mine(adcs.Scheduler):
+    def choose(self, round, clients, m):
+        if round == 7:
+            helper({})
+        return adcs.Cohort.of(clients[: m - (round == 9)])
+
+def helper(table):
+    return table["nothing"]
+"""
+
+
+def test_errors_of_a_scheduler_of_one_s_own(tmp_path: Path) -> None:
+    file, run = tmp_path / "own.py", tmp_path / "run"
+    file.write_text(OWN)
+    result = adcs("compare", *SMALL, "--scheduler", f"{file}:Mine", "--out", run)
+    sentence = refused(result)
+    assert "scheduler Mine failed in round 7: KeyError: 'nothing' (own.py, line 11" in sentence
+    assert f"adcs compare --resume {run}" in sentence
+    file.write_text(OWN.replace("round == 7", "False"))
+    sentence = refused(adcs("compare", "--resume", run))
+    assert "scheduler Mine failed in round 9: Mine.choose must return 5 clients, got 4" in sentence
+    file.write_text(OWN.replace("round == 7", "False").replace(" - (round == 9)", ""))
+    assert adcs("compare", "--resume", run).exit_code == 0
+    file.write_text("import adcs\nclass Mine(adcs.Uniform):\n    def __init__(self, **_): 1 / 0\n")
+    sentence = refused(adcs("compare", *SMALL, "--scheduler", f"{file}:Mine"))
+    assert sentence.endswith("ZeroDivisionError: division by zero")
 
 
 def test_full_disk_in_a_worker(tmp_path: Path) -> None:

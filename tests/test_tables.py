@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adcs.experiments.tables import curves, estimate, final_ratios, paired, summarise
+from adcs.experiments.tables import curves, diverged, estimate, final_ratios, paired, summarise
 
 
 def record(scheduler: str, seed: int, round: int, **values: Any) -> dict[str, Any]:
@@ -85,3 +85,12 @@ def test_band_and_smoothing() -> None:
     np.testing.assert_allclose(mean, [0.1, 0.11, 0.12])
     np.testing.assert_allclose(high - low, 2 * 4.302653 * 0.1 / math.sqrt(3), rtol=1e-6)
     np.testing.assert_allclose(found.smooth(3).values["A"][0], [0.005, 0.01, 0.015])
+
+
+@pytest.mark.parametrize(
+    ("losses", "wrong"),
+    [([2.3, 9.0, 1.0], []), ([2.3, 1.0, 4.7], [0]), ([2.3, None, None], [0]), ([2.3], [])],
+)
+def test_divergence(losses: list[float | None], wrong: list[int]) -> None:
+    records = [record("A", 0, r, test_loss=loss) for r, loss in enumerate(losses)]
+    assert diverged(records).get("A", []) == wrong

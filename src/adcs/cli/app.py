@@ -15,6 +15,7 @@ from adcs.cli.explain import explain
 from adcs.cli.reproduce import reproduce
 from adcs.cli.theory import theory
 from adcs.experiments.console import show_table
+from adcs.experiments.specs import NAMES, describe
 from adcs.simulation.data import available, fetch
 
 app = typer.Typer(
@@ -49,6 +50,28 @@ def _set_up(
     # What the library says about its work (downloads, for one) goes to stderr as it is.
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("adcs").setLevel(logging.INFO)
+
+
+@app.command()
+@guarded
+def schedulers(
+    spec: Annotated[
+        str | None, typer.Argument(metavar="[NAME|file.py:Class]", help="Say more of this one.")
+    ] = None,
+) -> None:
+    """List the schedulers, or say what one does and which settings it takes."""
+    if spec is not None:
+        found = describe(spec)
+        text = found.text.partition("\nExamples\n")[0]  # They are for Python.
+        typer.echo(f"{text.strip()}\n\nDefaults: {found.own}\nOf all schedulers: {found.common}")
+        return
+    all_of_them = {name: describe(name) for name in NAMES}
+    rows = [[name, it.text.partition("\n")[0], it.own] for name, it in all_of_them.items()]
+    show_table("Schedulers", ["name", "what it chooses", "settings"], rows, text=True)
+    typer.echo(
+        f"All take {all_of_them['Uniform'].common} too; sketch=256 is a sketch of that size.\n"
+        "More of one: adcs schedulers NAME. Your own: file.py:Class, a subclass of adcs.Scheduler."
+    )
 
 
 @data.command("list")

@@ -17,7 +17,7 @@ from adcs.experiments.compare import run_experiment
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import console, progress, say, shout, show_table
 from adcs.experiments.folders import create_run, experiment_of, next_folder
-from adcs.experiments.report import baseline_of, results, write_report
+from adcs.experiments.report import baseline_of, results, warnings, write_report
 from adcs.experiments.tables import Row
 from adcs.runs import RunFolder
 from adcs.simulation.data import Dataset, DataUnavailable
@@ -48,7 +48,8 @@ def compare(
             "--scheduler",
             "-s",
             metavar="[LABEL=]SPEC",
-            help="A scheduler such as ADCS, 'ADCS(theta=0.5)' or file.py:Class; repeat for more.",
+            help="A scheduler (adcs schedulers) such as ADCS, 'ADCS(theta=0.5)' or file.py:Class; "
+            "repeat for more.",
             panel=WHAT,
         ),
     ] = None,
@@ -232,8 +233,8 @@ def _with_data(
         say(str(error))
         shout(f"{experiment.data} could not be had: this run is on {fallback} instead")
         note = (
-            f"**{experiment.data} could not be had, so this run is on {fallback}: its numbers are "
-            "not the paper's.**"
+            f"{experiment.data} could not be had, so this run is on {fallback}: its numbers are "
+            "not the paper's."
         )
         experiment = replace(experiment, data=fallback)
         return experiment, experiment.dataset(), [note]
@@ -244,10 +245,11 @@ def _run(folder: RunFolder, experiment: Experiment, notes: list[str], jobs: int 
         say(f"results go to {folder.path}")
         with progress("compare") as report:
             run_experiment(folder, experiment, jobs=jobs, progress=report)
+        notes = [*notes, *warnings(folder, experiment)]
         files = write_report(folder, experiment, notes)
     show_results(results(folder, experiment), experiment)
-    if notes:
-        shout(notes[0].strip("*"))
+    for note in notes:
+        shout(note)
     say(f"{len(files)} files: {folder.path}/summary.md and {folder.path}/figures")
 
 

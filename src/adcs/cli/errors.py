@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
+from adcs.experiments.blame import SchedulerFailed
 from adcs.experiments.console import say
 from adcs.simulation.data import DataUnavailable
 
@@ -79,6 +80,10 @@ def resumable(folder: Path, command: str) -> Iterator[None]:
     except OSError as error:
         sentence = describe(error, folder)
         raise Stopped(f"{sentence}; nothing written is lost, go on with: {command}") from error
+    except SchedulerFailed as error:
+        raise Stopped(
+            f"{error}; nothing written is lost, mend it and go on with: {command}"
+        ) from error
     except (BrokenProcessPool, MemoryError) as error:
         raise Stopped(
             f"a process ended before its work, perhaps for want of memory; nothing written is "

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from adcs.experiments.blame import blaming
 from adcs.experiments.config import Experiment, from_dict
 from adcs.runs import RunFolder, fingerprint
 from adcs.simulation.data import Dataset
@@ -190,7 +191,8 @@ def _work(path: str, config: dict[str, Any], task: Task, slot: int) -> None:
         if os.getppid() != parent:
             os._exit(1)  # Killed with no chance to stop us: whoever resumes must find us gone.
 
-    run_task(RunFolder.open(path), from_dict(config), task, progress)
+    with blaming():
+        run_task(RunFolder.open(path), from_dict(config), task, progress)
 
 
 @contextmanager

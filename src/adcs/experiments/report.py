@@ -10,8 +10,8 @@ import numpy as np
 
 from adcs.experiments import wording
 from adcs.experiments.config import Experiment
-from adcs.experiments.plots import Line, Panel, line_figure
-from adcs.experiments.tables import Row, curves, summarise
+from adcs.experiments.plots import Line, Panel, line_figure, write_csv
+from adcs.experiments.tables import Row, curves, diverged, summarise
 from adcs.runs import RunFolder, write_atomically
 
 AXES = {
@@ -77,17 +77,32 @@ def results(folder: RunFolder, experiment: Experiment) -> list[Row]:
     return summarise(folder.records(), list(experiment.schedulers), baseline_of(experiment))
 
 
+def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
+    """Return what nobody who reads a comparison's table should miss."""
+    found = diverged(folder.records())
+    if not found:
+        return []
+    names = [label for label in experiment.schedulers if label in found]
+    if experiment.seeds > 1:
+        names = [f"{label} ({len(found[label])} of {experiment.seeds} seeds)" for label in names]
+    return [
+        "Training diverged: at the end the test loss is no number, or more than twice what it was "
+        f"at the start, for {', '.join(names)}. Such accuracies say nothing about schedulers; try "
+        "a smaller learning rate."
+    ]
+
+
 def write_report(
     folder: RunFolder, experiment: Experiment, notes: Sequence[str] = ()
 ) -> list[Path]:
-    """Draw the figures and write summary.md; return the files written.
+    """Draw the figures and write table.csv and summary.md; return the files written.
 
     Parameters
     ----------
     folder, experiment
         The run.
     notes
-        Sentences to put before the table, such as what the data is a stand-in for.
+        Sentences to put in bold before the table, such as what the data is a stand-in for.
     """
     records = list(folder.records())
     labels = list(experiment.schedulers)
@@ -102,15 +117,16 @@ def write_report(
         [
             f"# Comparison of {len(labels)} schedulers",
             setting(experiment),
-            *notes,
+            *[f"**{note}**" for note in notes],
             table_section(rows, experiment),
             "## Figures",
             "\n".join(f"![{path.stem}](figures/{path.name})" for path in written if is_png(path)),
         ]
     )
-    target = folder.path / "summary.md"
-    write_atomically(target, (text + "\n").encode())
-    return [*written, target]
+    numbers = write_csv(folder.path / "table.csv", *wording.numbers(rows))
+    summary = folder.path / "summary.md"
+    write_atomically(summary, (text + "\n").encode())
+    return [*written, numbers, summary]
 
 
 def is_png(path: Path) -> bool:

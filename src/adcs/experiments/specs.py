@@ -8,11 +8,11 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from adcs import schedulers
+from adcs.experiments.blame import words
 from adcs.experiments.hints import check_value
 from adcs.schedulers.base import Scheduler
 from adcs.signals.sketch import Sketcher
@@ -38,31 +38,62 @@ def make_scheduler(spec: str, seed: int) -> Scheduler:
     ...
     ValueError: scheduler 'ADCS(thet=0.1)': ADCS has no setting 'thet'; did you mean 'theta'?
     """
-    where, colon, call = spec.strip().rpartition(":")
-    name, settings = _parse(call, spec)
-    kind = _own(where, name, spec) if colon else _known(name)
+    kind, settings = _read(spec)
     if isinstance(settings.get("sketch"), int):
         settings["sketch"] = Sketcher(size=settings["sketch"])
-    hints = _settings(kind)
+    known = _settings(kind)
     try:
         for key, value in settings.items():
-            check_value(key, value, hints.get(key, Any))
+            if key in known:
+                check_value(key, value, known[key].annotation)
         return kind(**{"seed": seed, **settings})
     except TypeError as error:
         # A class may take settings that its signature does not name, so it is asked first.
-        strange = [key for key in settings if key not in hints]
-        why = _stranger(name, strange[0], list(hints)) if strange else error
+        strange = [key for key in settings if key not in known]
+        why = _stranger(kind.__name__, strange[0], list(known)) if strange else str(error)
         raise ValueError(f"scheduler {spec!r}: {why}") from error
-    except ValueError as error:
-        raise ValueError(f"scheduler {spec!r}: {error}") from error
+    except Exception as error:
+        raise ValueError(f"scheduler {spec!r}: {words(error)}") from error
 
 
-def _settings(kind: Callable[..., Scheduler]) -> dict[str, Any]:
-    """Return the settings that a class takes, with their type hints, its own first."""
-    found: dict[str, Any] = {}
+class Description(NamedTuple):
+    """A scheduler in words: its own settings, those that all have, and what it says of itself."""
+
+    own: str
+    common: str
+    text: str
+
+
+def describe(spec: str) -> Description:
+    """Return a scheduler in words; settings come with their defaults.
+
+    >>> found = describe("PowerOfChoice")
+    >>> found.own, found.common
+    ('candidates=None', 'seed=0, groups=None, caps=None, required=()')
+    >>> found.text.splitlines()[0]
+    "The m largest losses among this round's candidates."
+    """
+    kind, _ = _read(spec)
+    shared = _settings(Scheduler)  # type: ignore[type-abstract]
+    words = {key: str(p.replace(annotation=p.empty)) for key, p in _settings(kind).items()}
+    own = ", ".join(text for key, text in words.items() if key not in shared)
+    common = ", ".join(text for key, text in words.items() if key in shared)
+    return Description(own, common, inspect.getdoc(kind) or "")
+
+
+def _read(spec: str) -> tuple[type[Scheduler], dict[str, Any]]:
+    """Return the class that a spec names, and its settings."""
+    where, colon, call = spec.strip().rpartition(":")
+    name, settings = _parse(call, spec)
+    return _own(where, name, spec) if colon else _known(name), settings
+
+
+def _settings(kind: type[Scheduler]) -> dict[str, inspect.Parameter]:
+    """Return the settings that a class takes, its own first, their annotations as types."""
+    found: dict[str, inspect.Parameter] = {}
     ours = [getattr(schedulers, name) for name in NAMES]
     complete = False
-    for base in inspect.getmro(kind):  # type: ignore[arg-type]
+    for base in inspect.getmro(kind):
         # A scheduler of this package names its settings in full, but for those of Scheduler.
         init = vars(base).get("__init__")
         if init is None or (complete and base is not Scheduler):
@@ -75,7 +106,7 @@ def _settings(kind: Callable[..., Scheduler]) -> dict[str, Any]:
             hints = {}
         for p in parameters:
             if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
-                found.setdefault(p.name, hints.get(p.name, Any))
+                found.setdefault(p.name, p.replace(annotation=hints.get(p.name, Any)))
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return found
@@ -100,9 +131,9 @@ def _parse(call: str, spec: str) -> tuple[str, dict[str, Any]]:
         raise ValueError(wrong) from error
 
 
-def _known(name: str) -> Callable[..., Scheduler]:
+def _known(name: str) -> type[Scheduler]:
     if name in NAMES:
-        kind: Callable[..., Scheduler] = getattr(schedulers, name)
+        kind: type[Scheduler] = getattr(schedulers, name)
         return kind
     folded = {known.lower(): known for known in NAMES}
     near = difflib.get_close_matches(name.lower(), folded, n=1)
@@ -110,7 +141,7 @@ def _known(name: str) -> Callable[..., Scheduler]:
     raise ValueError(f"unknown scheduler {name!r}; {hint}")
 
 
-def _own(where: str, name: str, spec: str) -> Callable[..., Scheduler]:
+def _own(where: str, name: str, spec: str) -> type[Scheduler]:
     try:
         if where.endswith(".py"):
             path = Path(where).resolve()
@@ -124,7 +155,7 @@ def _own(where: str, name: str, spec: str) -> Callable[..., Scheduler]:
             module = importlib.import_module(where)
         kind = getattr(module, name)
     except Exception as error:
-        raise ValueError(f"scheduler {spec!r} cannot be loaded: {error}") from error
+        raise ValueError(f"scheduler {spec!r} cannot be loaded: {words(error)}") from error
     if not (isinstance(kind, type) and issubclass(kind, Scheduler)):
         raise ValueError(f"scheduler {spec!r} is not a subclass of adcs.Scheduler")
     return kind

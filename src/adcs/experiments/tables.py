@@ -8,6 +8,7 @@ over seeds, and differences are taken seed by seed, since compared runs share th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -247,3 +248,23 @@ def final_ratios(records: Iterable[Record], label: str) -> Float64Array:
             if seed not in last or record["round"] >= last[seed]["round"]:
                 last[seed] = record
     return np.array([last[seed]["group_ratios"] for seed in sorted(last)], dtype=np.float64)
+
+
+def diverged(records: Iterable[Record]) -> dict[str, list[int]]:
+    """Return the schedulers and seeds whose models ended far worse than they began.
+
+    Their test loss is no number at the end, or more than twice what it was at the start.
+
+    >>> diverged([{"scheduler": "U", "seed": 3, "test_loss": loss} for loss in (2.3, 5.0)])
+    {'U': [3]}
+    """
+    found: dict[tuple[str, int], list[float]] = {}
+    for record in records:
+        if "test_loss" in record:  # null in a record is what was no number
+            loss = math.inf if record["test_loss"] is None else float(record["test_loss"])
+            found.setdefault((record["scheduler"], int(record["seed"])), []).append(loss)
+    labels: dict[str, list[int]] = {}
+    for (label, seed), losses in sorted(found.items(), key=lambda item: item[0][1]):
+        if not losses[-1] <= 2.0 * losses[0]:
+            labels.setdefault(label, []).append(seed)
+    return labels

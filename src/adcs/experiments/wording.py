@@ -95,6 +95,29 @@ def difference_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     return heads, [[row.label, *[difference(row.differences[f]) for f in fields]] for row in lines]
 
 
+def numbers(rows: Sequence[Row]) -> tuple[list[str], list[list[str | float | int | None]]]:
+    """Return headings and cells of a comparison's table as numbers, a line for each measure.
+
+    >>> heads, _ = numbers([])
+    >>> heads[:5]
+    ['scheduler', 'measure', 'mean', 'low', 'high']
+    """
+    heads = ["scheduler", "measure", "mean", "low", "high", "seeds"]
+    heads += ["difference", "difference_low", "difference_high"]
+    lines: list[list[str | float | int | None]] = []
+    for row in rows:
+        for field in COLUMNS:
+            cell, gap = row.cells[field], row.differences.get(field)
+            if cell.n:
+                against = _ends(gap) if gap is not None else [None] * 3
+                lines.append([row.label, field, *_ends(cell), cell.n, *against])
+    return heads, lines
+
+
+def _ends(found: Estimate) -> list[float | None]:
+    return [found.mean, *([None, None] if found.half is None else [found.low, found.high])]
+
+
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table.
 
