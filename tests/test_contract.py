@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 
 import adcs
 from adcs.testing import CHECKS, Crowd, Make, check_scheduler
 
 SKETCH = adcs.Sketcher(size=64)
-GROUPS = {client: client % 3 for client in range(20)}
 
 SCHEDULERS: dict[str, Make] = {
     "Uniform": adcs.Uniform,
@@ -56,10 +57,99 @@ def test_one_line_is_enough() -> None:
     check_scheduler(adcs.ADCS)
 
 
-class Forgetful(adcs.Scheduler):
-    """A scheduler with a different fault for each check that is to notice it."""
+class Plain(adcs.Scheduler):
+    """Keeps the contract; those below break it, each in one way."""
 
-    fault = ""
+    def ask(self, round, clients, m):
+        return adcs.Request(clients, frozenset({"loss", "update"}))
+
+    def choose(self, round, clients, m):
+        return adcs.Cohort.of(self.take(clients, m))
+
+
+class Negative(Plain):
+    def choose(self, round, clients, m):
+        chosen = tuple(self.take(clients, m))
+        return adcs.Cohort(chosen, (-1.0,) * len(chosen))
+
+
+class Greedy(Plain):
+    def choose(self, round, clients, m):
+        return adcs.Cohort.of(self.take([clients[i] for i in range(m)], m))
+
+
+class FirstCome(Plain):
+    first = 0
+
+    def learn(self, round, reports, source):
+        self.first = reports[0].client if reports else self.first
+
+    def choose(self, round, clients, m):
+        order = sorted(clients, key=lambda client: (client != self.first, client))
+        return adcs.Cohort.of(self.take(order, m))
+
+
+class Numeric(Plain):
+    def choose(self, round, clients, m):
+        return adcs.Cohort.of(self.take(sorted(clients, key=lambda client: client % 7), m))
+
+
+class Counting(Plain):
+    asked = 0
+
+    def ask(self, round, clients, m):
+        self.asked += 1
+        return super().ask(round, clients, m)
+
+    def choose(self, round, clients, m):
+        return adcs.Cohort.of(self.take(clients[:: -1 if self.asked % 2 else 1], m))
+
+
+class Unseeded(Plain):
+    def choose(self, round, clients, m):
+        return adcs.Cohort.of(np.random.default_rng().permutation(clients)[:m].tolist())
+
+
+class Global(Plain):
+    def choose(self, round, clients, m):
+        np.random.random()  # noqa: NPY002
+        return super().choose(round, clients, m)
+
+
+class Reseeding(Plain):
+    def choose(self, round, clients, m):
+        random.seed(round)
+        return adcs.Cohort.of(random.sample(clients, min(m, len(clients))))
+
+
+class Turning(Plain):
+    turn = 0
+
+    def choose(self, round, clients, m):
+        self.turn += 1
+        return adcs.Cohort.of([clients[(self.turn + i) % len(clients)] for i in range(m)])
+
+
+class Loyal(Plain):
+    friends = ()
+
+    def choose(self, round, clients, m):
+        self.friends = self.friends or clients
+        return adcs.Cohort.of(self.take(self.friends, m))
+
+
+class Trusting(Plain):
+    def choose(self, round, clients, m):
+        order = sorted(clients, key=lambda client: self.known[client].loss)
+        return adcs.Cohort.of(self.take(order, m))
+
+
+class Credulous(Plain):
+    def observe(self, round, reports, source):
+        self.learn(round, [r for r in reports if r.loss != "high"], source)
+
+
+class OneByOne(Plain):
     told = list
 
     def ask(self, round, clients, m):
@@ -69,38 +159,58 @@ class Forgetful(adcs.Scheduler):
         self.told = type(reports)
 
     def choose(self, round, clients, m):
-        import numpy as np
-
-        if self.fault == "repeats":
-            return adcs.Cohort.of([clients[0]] * m)
-        if self.fault == "unseeded":
-            return adcs.Cohort.of(np.random.default_rng().permutation(clients)[:m].tolist())
-        if self.fault == "global":
-            return adcs.Cohort.of(np.random.permutation(len(clients))[:m].tolist())  # noqa: NPY002
-        if self.fault == "one by one":
-            return adcs.Cohort.of(clients[:m] if self.told is list else clients[-m:])
-        if self.fault == "stateful":
-            self.turn = getattr(self, "turn", 0) + 1
-            return adcs.Cohort.of([clients[(self.turn + i) % len(clients)] for i in range(m)])
-        return adcs.Cohort.of(clients[: m - 1])
+        return adcs.Cohort.of(clients[:m] if self.told is list else clients[-m:])
 
 
-@pytest.mark.parametrize(
-    ("fault", "check"),
-    [
-        ("repeats", "exactly_m_distinct"),
-        ("one short", "exactly_m_distinct"),
-        ("unseeded", "same_seed_same_cohorts"),
-        ("global", "same_seed_same_cohorts"),
-        ("stateful", "resume_equals_uninterrupted"),
-        ("one by one", "tables_are_reports"),
-    ],
-)
-def test_checks_notice_faults(fault: str, check: str) -> None:
-    faulty = type("Faulty", (Forgetful,), {"fault": fault})
+class Keeping(Plain):
+    def learn(self, round, reports, source):
+        self.kept = {report.client: report.update for report in reports}
+
+    def choose(self, round, clients, m):
+        order = sorted(clients, key=lambda client: float(np.sum(self.kept.get(client, 0.0))))
+        return adcs.Cohort.of(self.take(order, m))
+
+
+class Lawless(Plain):
+    def choose(self, round, clients, m):
+        return adcs.Cohort.of(clients[:m])
+
+
+class Unchecked(Plain):
+    def select(self, round, available, m):
+        return self.choose(round, tuple(available), m)
+
+
+FAULTS = [
+    (Negative, "exactly_m_distinct"),
+    (Greedy, "fewer_than_m"),
+    (FirstCome, "listing_order_is_nothing"),
+    (Numeric, "ids_are_opaque"),
+    (Counting, "request_is_pure"),
+    (Unseeded, "same_seed_same_cohorts"),
+    (Global, "same_seed_same_cohorts"),
+    (Reseeding, "same_seed_same_cohorts"),
+    (Turning, "resume_equals_uninterrupted"),
+    (Loyal, "clients_come_and_go"),
+    (Trusting, "silence_is_survived"),
+    (Credulous, "bad_reports_are_refused"),
+    (OneByOne, "tables_are_reports"),
+    (Keeping, "reports_are_copied"),
+    (Lawless, "rules_are_obeyed"),
+    (Unchecked, "wrong_calls_are_errors"),
+]
+
+
+@pytest.mark.parametrize(("faulty", "check"), FAULTS, ids=lambda value: str(value))
+def test_checks_notice_faults(faulty: Make, check: str) -> None:
     by_name = {c.__name__: c for c in CHECKS}
-    with pytest.raises((AssertionError, ValueError)):
+    with pytest.raises((AssertionError, ValueError, LookupError, TypeError)):
         by_name[check](faulty)
+
+
+def test_every_check_has_a_fault_to_notice() -> None:
+    check_scheduler(Plain)
+    assert {check for _, check in FAULTS} == {check.__name__ for check in CHECKS}
 
 
 PLAY = """

@@ -15,7 +15,7 @@ from adcs.dpp.kernel import similarity, unit_rows
 from adcs.dpp.selection import Selection
 from adcs.experiments.replay import Choice, look
 from adcs.experiments.why import sentence, tables
-from adcs.schedulers import LiveADCS
+from adcs.schedulers import ADCS, LiveADCS
 from adcs.schedulers.base import Cohort
 from adcs.schedulers.snapshot import Picked
 from adcs.signals.report import ClientId, ClientReport
@@ -197,3 +197,27 @@ def test_a_client_ranked_high_but_capped_lacks_nothing() -> None:
     assert "a cap, a required client or a tie decided" in sentence(choice, 1)
     choice = Choice(Cohort.of([0, 1]), (0, 1, 2), scores=scores, ranked_by="loss")
     assert sentence(choice, 2).endswith("so it lacked 1.0000.")
+
+
+def test_a_search_that_caps_made_start_afresh() -> None:
+    rows = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    scheduler = ADCS(theta=0.5, groups={0: "a", 1: "a", 2: "b", 3: "b"}, caps={"a": 1})
+    reports = [ClientReport(c, 0, loss=1.0, update=row) for c, row in enumerate(rows)]
+    scheduler.observe(0, reports, "probe")
+    choice = look(scheduler, range(4), scheduler.select(0, range(4), 3))
+    assert choice.explanation is not None
+    picks = choice.explanation.picks
+    assert [pick.row for pick in picks] == [0, 2, 3]
+    assert picks[1].score.diversity == 0.0
+    assert picks[1].gain == -math.inf
+
+
+def test_required_clients_measure_nobody() -> None:
+    scheduler = ADCS(theta=0.5, required=[2])
+    losses = [3.0, 2.0, 0.1]
+    reports = [ClientReport(c, 0, loss=x, update=np.eye(3)[c]) for c, x in enumerate(losses)]
+    scheduler.observe(0, reports, "probe")
+    choice = look(scheduler, range(3), scheduler.select(0, range(3), 2))
+    assert choice.explanation is not None
+    assert [pick.row for pick in choice.explanation.picks] == [2, 0]
+    assert choice.explanation.left_out[0].winner == 0

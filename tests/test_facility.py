@@ -159,3 +159,16 @@ def test_of_equal_rows_the_first_is_taken(seed, copies, m):
     rows = np.tile(np.random.default_rng(seed).normal(size=(8, 40)), (copies, 1))
     result = facility_location(pairwise_distances(rows), m)
     assert (result.indices < 8).all()
+
+
+def test_candidates_alone_are_the_whole_problem():
+    for seed in range(50):
+        d = uneven_distances(seed, 14) * np.random.default_rng(seed).uniform(1, 9, size=14)
+        among = np.sort(np.random.default_rng(seed).choice(14, 8, replace=False))
+        part = facility_location(d, 4, constraints=Constraints(candidates=among))
+        alone = facility_location(d[np.ix_(among, among)], 4)
+        assert part.indices.tolist() == among[alone.indices].tolist()
+        np.testing.assert_allclose(part.gains, alone.gains)
+    far = pairwise_distances([[0.0], [1.0], [2.0], [3.0], [4.0], [1e16]])
+    result = facility_location(far, 2, constraints=Constraints(candidates=range(5)))
+    assert result.indices[0] == 2

@@ -409,3 +409,10 @@ def test_a_kernel_known_to_be_right_is_not_read_again() -> None:
         greedy_map(c, 2)
     with path("one by one"):
         assert list(greedy_map_trusted(c, 2, scoring).indices) == list(picked)
+
+
+def test_finer_numbers_than_are_computed_with():
+    for seed in range(20):
+        rows = np.random.default_rng(seed).normal(size=(12, 4))
+        c = similarity(unit_rows(rows))
+        assert greedy_map(c.astype(np.longdouble), 8).rank == 4

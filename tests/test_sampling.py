@@ -224,3 +224,13 @@ def test_qualities_beyond_all_weights() -> None:
             theta=0.9999,
             rng=np.random.default_rng(0),
         )
+
+
+def test_rounding_is_no_rank():
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        rows = rng.normal(size=(6, 2))
+        rows[1] = rows[0] + 1e-3 * rng.normal(size=2)
+        c = similarity(unit_rows(rows))
+        with pytest.raises(ValueError, match=r"above the rank of similarity \(2\)"):
+            sample_mdpp(c, 3, quality=[9, 9, 0, 0, 0, 0], theta=0.8, rng=rng)

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 import adcs
 from adcs.schedulers.ocs import optimal_probabilities
 from adcs.schedulers.ranking import descending
+from adcs.schedulers.state import pack
+from adcs.signals.quality import rescale
 from adcs.testing import Crowd
 
 
@@ -400,3 +402,89 @@ def test_a_choice_is_looked_at_again_when_clients_change() -> None:
     assert scheduler.select(0, ("a", "b", "c"), 2).clients == ("a", "b")
     with pytest.raises(ValueError, match="out of those available"):
         scheduler.select(1, ("b", "c", "d"), 2)
+
+
+def test_many_close_losses_are_not_one_tie() -> None:
+    losses = np.random.default_rng(0).uniform(2.302, 2.303, 10_000).astype(np.float32)
+    scheduler = adcs.PowerOfChoice()
+    reports = [adcs.ClientReport(c, 0, loss=loss) for c, loss in enumerate(losses)]
+    scheduler.observe(0, reports, "probe")
+    chosen = scheduler.select(0, range(10_000), 10).clients
+    rounding = 8 * np.finfo(np.float32).eps * losses.max()
+    assert losses[list(chosen)].min() >= np.sort(losses)[-10] - rounding
+    assert np.unique(rescale(losses.astype(np.float64), "rank")).size > 100
+
+
+def test_optimal_sampling_by_size_has_the_least_variance() -> None:
+    share = np.array([0.7, 0.1, 0.1, 0.1])
+    spreads = {}
+    for by_size in (False, True):
+        scheduler = adcs.OCS(independent=True, by_size=by_size)
+        totals = []
+        for round in range(2000):
+            reports = [
+                adcs.ClientReport(c, round, norm=1.0, examples=int(1000 * share[c]))
+                for c in range(4)
+            ]
+            scheduler.observe(round, reports, "probe")
+            cohort = scheduler.select(round, range(4), 2)
+            totals.append(share[list(cohort.clients)] @ cohort.weights if cohort.clients else 0.0)
+        assert np.mean(totals) == pytest.approx(1.0, abs=0.06)
+        spreads[by_size] = np.var(totals)
+    assert spreads[True] < 0.08 < 0.4 < spreads[False]
+
+
+class Lawless(adcs.Scheduler):
+    def choose(self, round, clients, m):
+        return adcs.Cohort.of(clients[:m])
+
+
+def test_rules_are_held_by_the_base_class() -> None:
+    groups = dict.fromkeys(range(10), "one")
+    with pytest.raises(ValueError, match=r"must take 9, which is required"):
+        Lawless(required=[9]).select(0, range(10), 3)
+    with pytest.raises(ValueError, match=r"at most 2 of group 'one', took 3"):
+        Lawless(groups={**groups, 9: "two"}, caps={"one": 2}).select(0, range(10), 3)
+
+
+@pytest.mark.parametrize("make", [adcs.ADCS, adcs.LiveADCS])
+def test_sketches_of_other_updates_are_refused(make) -> None:
+    sketcher, rng = adcs.Sketcher(size=64), np.random.default_rng(0)
+    scheduler = make(sketch=sketcher)
+    lengths = [1000] * 8 + [700] * 2
+    reports = [
+        adcs.ClientReport(c, 0, loss=1.0, sketch=sketcher.sketch(rng.standard_normal(d)))
+        for c, d in enumerate(lengths)
+    ]
+    raw = adcs.ClientReport(10, 0, loss=1.0, update=rng.standard_normal(64))
+    scheduler.observe(0, [*reports, raw], "probe")
+    refused = scheduler.select(0, range(11), 5).diagnostics["refused"]
+    assert {entry["client"] for entry in refused} == {8, 9, 10}
+
+
+def test_late_evidence_does_not_replace_newer() -> None:
+    scheduler = adcs.ADCS(theta=1.0)
+    rows = np.eye(3)
+    told(scheduler, 20, rows, [1.0, 2.0, 3.0])
+    late = adcs.ClientReport(0, 0, loss=9.0, update=rows[0], examples=7)
+    scheduler.observe(20, [late], "probe")
+    assert scheduler.select(20, range(3), 1).clients == (2,)
+    assert scheduler.known[0].examples == 7
+    # Rounds that begin anew are no late evidence.
+    told(scheduler, 0, rows, [5.0, 2.0, 3.0])
+    assert scheduler.select(0, range(3), 1).clients == (0,)
+
+
+def test_live_weights_at_any_theta() -> None:
+    rng = np.random.default_rng(0)
+    for theta in (0.99, 0.999, 0.9999, 1.0 - 1e-9):
+        scheduler = told(adcs.LiveADCS(theta=theta), 0, rng.normal(size=(20, 8)), [1.0] * 19 + [50])
+        cohort = scheduler.select(0, range(20), 5)
+        assert 19 in cohort.clients
+        assert np.isfinite(cohort.weights).all()
+
+
+def test_live_keeps_each_update_once() -> None:
+    rows = np.random.default_rng(0).normal(size=(6, 5000))
+    sizes = [len(pack(told(make(), 0, rows).state())) for make in (adcs.ADCS, adcs.LiveADCS)]
+    assert sizes[1] < 1.1 * sizes[0]

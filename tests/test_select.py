@@ -88,3 +88,31 @@ def test_errors_speak_of_updates() -> None:
 def test_whole_numbers_are_not_rounded() -> None:
     large = [10_000_000, 10_000_001, 10_000_003]
     assert list(adcs.select(np.eye(3), m=2, quality=large, theta=1.0)) == [2, 1]
+
+
+class Frame:
+    """Like a data frame: its values are an array, and iterating gives labels of columns."""
+
+    def __init__(self, values, columns):
+        self.values, self.columns = values, columns
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype=dtype)
+
+    def __iter__(self):
+        return iter(self.columns)
+
+
+def test_a_frame_is_its_values() -> None:
+    values = np.random.default_rng(0).normal(size=(8, 5))
+    expected = adcs.select(values, 3).tolist()
+    for columns in (range(5), range(1, 6), list("abcde")):
+        assert adcs.select(Frame(values, columns), 3).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "rows", [[np.array([1j, 1]), np.array([1, 1j])], [["1.0", "2"], ["3", "4"]]]
+)
+def test_what_is_no_real_number_is_not_read_as_one(rows) -> None:
+    with pytest.raises(ValueError, match="updates must be numbers"):
+        adcs.select(rows, 1)

@@ -60,8 +60,8 @@ def select(
         For updates that are not finite, have no direction or mixed lengths; m outside 1 to N;
         theta outside [0, 1]; and constraints that cannot be met. The message names the value.
     """
-    if not isinstance(updates, np.ndarray):
-        updates = _rows(updates)
+    # A data frame or a tensor is an array; only without one, rows are looked at one by one.
+    updates = np.asarray(updates) if hasattr(updates, "__array__") else _rows(updates)
     return greedy_map_features(
         updates,
         m,

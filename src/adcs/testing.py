@@ -16,14 +16,17 @@ What is passed is a function of no arguments, or a class, that makes a new sched
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from adcs.schedulers.base import Cohort, Request, Scheduler
+from adcs.schedulers.places import Rules
 from adcs.schedulers.state import pack, unpack
 from adcs.signals.report import NUMBERS, ClientId, ClientReport
+from adcs.signals.sketch import Sketch
 from adcs.signals.table import ReportTable
 
 Make = Callable[[], Scheduler]
@@ -170,16 +173,15 @@ def request_is_pure(make: Make) -> None:
 
 
 def same_seed_same_cohorts(make: Make) -> None:
-    """Two of a kind agree round for round, and leave NumPy's global randomness alone."""
+    """Two of a kind agree round for round, and leave global generators alone."""
     crowd = Crowd(range(10))
     one, two = make(), make()
-    before = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
     for round in range(4):
+        before = _global_states()
         first = crowd.play(one, round, 4)
-        np.random.default_rng(round).random(3)
-        assert first.clients == crowd.play(two, round, 4).clients, "same seed, same cohort"
-    after = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
-    assert before == after, "the global generator is not touched"
+        assert before == _global_states(), "global generators are not touched"
+        second = crowd.play(two, round, 4)
+        assert first.clients == second.clients, "same seed, same cohort"
 
 
 def resume_equals_uninterrupted(make: Make) -> None:
@@ -215,7 +217,7 @@ def silence_is_survived(make: Make) -> None:
 
 def bad_reports_are_refused(make: Make) -> None:
     """Each bad report is refused alone, and the reason is in the diagnostics."""
-    crowd = Crowd(range(12))
+    crowd = Crowd(range(24))
     scheduler = make()
     crowd.enrol(scheduler)
     bad: list[dict[str, Any]] = [
@@ -225,6 +227,8 @@ def bad_reports_are_refused(make: Make) -> None:
         {"loss": 1.0, "norm": 1.0, "update": np.full(12, np.inf)},
         {"loss": 1.0, "norm": float("inf"), "update": np.ones(12)},
         {"loss": "high", "norm": "long", "update": "garbage"},
+        {"loss": 1.0, "norm": 1.0, "update": np.ones(12), "sketch": "garbage"},
+        {"loss": 1.0, "norm": 1.0, "sketch": Sketch(np.ones(64, np.float32), float("nan"))},
     ]
     for round in range(3):
         request = scheduler.request(round, crowd.clients, 4)
@@ -264,13 +268,37 @@ def reports_are_copied(make: Make) -> None:
     for round in range(2):
         expected = crowd.play(one, round, 4)
         answers = crowd.answer(round, two.request(round, crowd.clients, 4))
-        two.observe(round, answers, "probe")
+        handed = answers if round else _table(round, answers)
+        two.observe(round, handed, "probe")
         for report in answers:
             if report.update is not None:
                 np.asarray(report.update)[:] = 1.0
+        if isinstance(handed, ReportTable):
+            for name in NUMBERS:
+                column = getattr(handed, name)
+                if column is not None:
+                    column[:] = column[::-1].copy()
         got = two.select(round, crowd.clients, 4)
         assert set(got.clients) == set(expected.clients), "reports are copied"
         two.observe(round, [crowd.report(round, c) for c in got.clients], "training")
+
+
+def rules_are_obeyed(make: Make) -> None:
+    """Required clients are in, and no group has more places than its cap."""
+    crowd = Crowd(range(12))
+    required, capped = make(), make()
+    if not required.takes_rules:
+        return
+    required.rules = Rules(required=[11])
+    if capped.fixed_size:  # Who includes clients independently cannot keep caps.
+        capped.rules = Rules({client: client % 3 for client in range(12)}, {0: 1, 1: 2})
+    for round in range(3):
+        assert 11 in crowd.play(required, round, 4).clients, "required clients are in"
+        groups = [int(client) % 3 for client in crowd.play(capped, round, 6).clients]
+        if capped.rules:
+            assert groups.count(0) <= 1, "no group is above its cap"
+            assert groups.count(1) <= 2, "no group is above its cap"
+            assert len(groups) == 6, "places that a cap closes go to others"
 
 
 def wrong_calls_are_errors(make: Make) -> None:
@@ -305,9 +333,14 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
     bad_reports_are_refused,
     tables_are_reports,
     reports_are_copied,
+    rules_are_obeyed,
     wrong_calls_are_errors,
 )
 """Every check, for parametrised tests."""
+
+
+def _global_states() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
 
 
 def _table(round: int, reports: Sequence[ClientReport]) -> ReportTable:

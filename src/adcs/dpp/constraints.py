@@ -41,9 +41,12 @@ class Constraints:
     groups: Sequence[Hashable] | NDArray[np.generic] | None = None
     caps: int | Mapping[Hashable, int] | None = None
 
+    def __bool__(self) -> bool:
+        return not (self.candidates is None and self.caps is None and np.size(self.required) == 0)
+
     def resolve(self, n: int, m: int) -> Room:
         """Check the constraints against n rows and m places and return the Room they leave."""
-        if self.candidates is None and self.caps is None and np.size(self.required) == 0:
+        if not self:
             check_m(m, n)
             return _whole(n)
         allowed = self._allowed(n)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from adcs.dpp.kernel import Float64Array, as_quality, as_similarity, check_theta
+from adcs.dpp.kernel import Float64Array, IndexArray, as_quality, as_similarity, check_theta
 from adcs.dpp.scoring import Scoring
 
 TIE = 1e-6
@@ -131,8 +131,8 @@ def explain(
     scoring
         As it was given to `greedy_map_trusted`; None takes C for as exact as its type.
     given
-        Chosen rows whose places were theirs whatever their score: what others lacked is not
-        measured against them.
+        Chosen rows whose places were theirs whatever their score, because they were required:
+        what others lacked is not measured against them.
 
     Returns
     -------
@@ -158,7 +158,8 @@ def explain(
     chosen = _distinct(indices, n)
     scoring = scoring or Scoring.of_kernel(similarity, quality, theta=theta)
     floor = scoring.floor + scoring.blur
-    squares, own = _residuals(c, chosen, floor)
+    required = np.isin(chosen, np.asarray(given, dtype=np.intp))
+    squares, own = _residuals(c, chosen, required, floor)
     scores = _diversity(squares, theta, floor)
     worth = scoring.weigh(q)
     alike = np.abs(c[:, chosen])
@@ -175,7 +176,7 @@ def explain(
     winners = totals[np.arange(chosen.size), chosen][:, None]
     behind = winners - totals
     lost = np.where(np.abs(behind) <= TIE * np.maximum(1.0, np.abs(winners)), np.inf, behind)
-    lost[np.isin(chosen, np.asarray(given, dtype=np.intp))] = np.inf
+    lost[required] = np.inf
     left_out = []
     for row in np.setdiff1d(np.arange(n), chosen).tolist():
         step = int(lost[:, row].argmin())
@@ -194,7 +195,7 @@ def explain(
     return Explanation(tuple(picks), tuple(left_out))
 
 
-def _distinct(indices: ArrayLike, n: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def _distinct(indices: ArrayLike, n: int) -> IndexArray:
     chosen = np.asarray(indices)
     if chosen.ndim != 1 or chosen.size == 0 or chosen.dtype.kind not in "iu":
         raise ValueError(f"indices must be a list of at least one row, got {indices!r}")
@@ -204,23 +205,21 @@ def _distinct(indices: ArrayLike, n: int) -> np.ndarray[tuple[int], np.dtype[np.
 
 
 def _residuals(
-    c: Float64Array, chosen: np.ndarray[tuple[int], np.dtype[np.intp]], floor: float
+    c: Float64Array, chosen: IndexArray, required: NDArray[np.bool_], floor: float
 ) -> tuple[Float64Array, list[bool]]:
     """Return every row's squared residual before each pick, and which picks were in the first
     search and brought a direction of their own.
     """
     n, m = c.shape[0], chosen.size
-    left = np.ones(n, dtype=bool)
     squares = np.ones(n)
     basis = np.zeros((0, n))
     first = True
     table, own = np.empty((m, n)), []
     for step, row in enumerate(chosen.tolist()):
-        if (squares[left] <= floor).all():
-            # Every direction is spent: the search goes on afresh among those that are left.
+        if squares[row] <= floor and not required[step]:
+            # No row that was still open added anything: the search went on afresh among them.
             squares, basis, first = np.ones(n), np.zeros((0, n)), False
         table[step] = squares
-        left[row] = False
         fresh = bool(squares[row] > floor)
         own.append(first and fresh)
         if fresh:  # A required row may be in though it adds nothing.

@@ -110,7 +110,7 @@ def facility_location(
         raise ValueError(f"distances must not be negative, got {d.min():g}")
     room = constraints.resolve(n, m)
     among = np.flatnonzero(room.allowed)
-    cover = _Cover(d[among])
+    cover = _Cover(d, among)
     places = room.caps.copy()
     picks: list[int] = []
     gains: list[float] = []
@@ -135,9 +135,9 @@ def facility_location(
 class _Cover:
     """Distances from each candidate to the nearest pick, and bounds on gains of further picks."""
 
-    def __init__(self, distances: Float64Array) -> None:
-        self._distances = np.ascontiguousarray(distances.T)  # a row for each possible pick
-        self.nearest = np.full(distances.shape[0], distances.max())
+    def __init__(self, distances: Float64Array, among: IndexArray) -> None:
+        self._distances = np.ascontiguousarray(distances[among].T)  # a row for each possible pick
+        self.nearest = np.full(among.size, self._distances[among].max())
         self._bound = np.full(distances.shape[1], np.inf)
 
     def best(self, open_: NDArray[np.bool_]) -> tuple[int, float]:

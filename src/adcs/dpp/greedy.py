@@ -165,7 +165,7 @@ def _greedy_kernel(
     c: Float64Array, quality: Float64Array, scoring: Scoring, constraints: Constraints, m: int
 ) -> Selection:
     n = c.shape[0]
-    if n <= _TINY and constraints is _NONE:
+    if n <= _TINY and not constraints:
         picks = pivoted(c, scoring, quality, check_m(m, n))
         if picks is not None:
             return _selection(picks, quality, scoring)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import lapack
+from scipy.linalg import lapack, solve_triangular
 
 from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import (
@@ -139,18 +139,18 @@ def _check_rank(m: int, rank: int) -> None:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """L = Q C Q as C, log Q, and the squared residual that counts as zero."""
+    """L = Q C Q as C, log Q, and how exact C is."""
 
     similarity: Float64Array
     log_weight: Float64Array
-    floor: float
+    scoring: Scoring
 
     @classmethod
     def of(cls, similarity: ArrayLike, quality: ArrayLike | None, theta: float) -> _Kernel:
         if check_theta(theta) == 1.0:
             raise ValueError("theta = 1 has no kernel L: alpha is infinite; theta must be below 1")
         c = as_similarity(similarity)
-        floor = Scoring.of_kernel(similarity, quality, theta=theta).floor
+        scoring = Scoring.of_kernel(similarity, quality, theta=theta)
         with np.errstate(over="ignore"):
             log_weight = alpha(theta) * as_quality(quality, c.shape[0])
         if not np.isfinite(2.0 * np.abs(log_weight).sum()):
@@ -158,7 +158,7 @@ class _Kernel:
                 f"quality is too large for weights exp(alpha q) at theta = {theta:g}: "
                 f"the largest is {np.abs(as_quality(quality, c.shape[0])).max():g}"
             )
-        return cls(c, log_weight, floor)
+        return cls(c, log_weight, scoring)
 
     def log_det(self, subset: ArrayLike) -> float:
         """Return log det L_Z, -inf where the rows are linearly dependent."""
@@ -213,10 +213,18 @@ class _Kernel:
         n = c.shape[0]
         square, lower = np.ones(n), np.zeros((n, n))
         scaled, sizes = np.zeros((n, n)), np.zeros(n)
-        rank = 0
-        while (free := np.flatnonzero(square > self.floor)).size:
+        rank, smallest = 0, 1.0
+        pivots: list[int] = []
+        while (free := np.flatnonzero(square > self.scoring.floor)).size:
             score = weight[free] + 0.5 * np.log(square[free])
             pivot = int(free[score.argmax()])
+            if square[pivot] < self.scoring.doubtful(smallest):
+                coefficients = solve_triangular(lower[pivots, :rank].T, lower[pivot, :rank])
+                if not self.scoring.significant(square[pivot], coefficients):
+                    square[pivot] = 0.0  # nothing but rounding
+                    continue
+            smallest = min(smallest, float(square[pivot]))
+            pivots.append(pivot)
             root = float(np.sqrt(square[pivot]))
             # A row that is used up gets no more coordinates: its rounding, times a large
             # weight, would swamp the rows below it.

@@ -22,13 +22,15 @@ NOT = -np.inf  # the score of a row that is not in the race
 
 
 def precision(array: ArrayLike) -> float:
-    """Return the relative rounding of the numbers in array as they were given.
+    """Return the relative rounding of the numbers in array as they are computed with.
 
     >>> precision(np.zeros(2, dtype=np.float32))
     1.1920928955078125e-07
     """
     dtype = getattr(array, "dtype", None)
-    return float(np.finfo(dtype).eps) if dtype is not None and dtype.kind == "f" else EPS
+    if dtype is None or dtype.kind != "f":
+        return EPS
+    return max(EPS, float(np.finfo(dtype).eps))  # what is finer is computed with in float64
 
 
 @dataclass(frozen=True)

@@ -88,8 +88,9 @@ def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) ->
         # were chosen by is in the cohort.
         for client, quality in diagnostics.get("quality", ()):
             q[place[client]] = quality
-        waited = [place[client] for client in diagnostics.get("waited", ())]
-        found = explain(c, rows, q, scheduler.theta, scheduler.scoring(unit, q), given=waited)
+        sure = (*scheduler.rules.required, *diagnostics.get("waited", ()))
+        given = [place[client] for client in sure if client in place]
+        found = explain(c, rows, q, scheduler.theta, scheduler.scoring(unit, q), given=given)
         return Choice(cohort, here, scheduler.theta, tuple(known), found)
     if "scores" in diagnostics:
         name, scores = _ranking(scheduler, here, dict(diagnostics["scores"]))

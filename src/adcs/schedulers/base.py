@@ -13,6 +13,7 @@ A scheduler of one's own implements `choose`, and `ask` if it needs to know some
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -99,6 +100,9 @@ class Scheduler(ABC):
     fixed_size: bool = True
     """Whether a cohort has exactly m clients whenever there are that many."""
 
+    takes_rules: bool = True
+    """Whether it can keep to required clients and caps."""
+
     remembers: ClassVar[frozenset[Source]] = frozenset(SOURCES)
     """The sources whose reports are kept."""
 
@@ -179,7 +183,7 @@ class Scheduler(ABC):
 
     def learn(self, round: int, reports: Sequence[ClientReport], source: Source) -> None:
         """Take in usable reports; by default they are remembered, in `known`."""
-        self.known.remember(reports)
+        self.known.remember(reports, round)
 
     @abstractmethod
     def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
@@ -221,6 +225,21 @@ class Scheduler(ABC):
                 raise ValueError(
                     f"{name} must return {room} clients, got {len(chosen)}; a scheduler of "
                     "cohorts of any size sets fixed_size = False"
+                )
+        if self.rules:
+            self._check_rules(name, distinct, clients)
+
+    def _check_rules(self, name: str, chosen: set[ClientId], clients: tuple[ClientId, ...]) -> None:
+        """Refuse a choice that leaves out a required client or goes over a cap."""
+        for client in self.rules.required:
+            if client in self._present(clients) and client not in chosen:
+                raise ValueError(f"{name} must take {client!r}, which is required; see self.take")
+        for group, count in Counter(map(self.rules.group, chosen)).items():
+            cap = self.rules.cap(group)
+            if cap is not None and count > cap:
+                raise ValueError(
+                    f"{name} must take at most {cap} of group {group!r}, took {count}; "
+                    "see self.take"
                 )
 
     def _present(self, clients: tuple[ClientId, ...]) -> frozenset[ClientId]:

@@ -26,7 +26,7 @@ from adcs.signals.quality import (
 from adcs.signals.report import ClientId, ClientReport
 
 GRAM_LIMIT = 2000
-"""Up to this many clients the similarity is kept as a matrix; beyond, as features."""
+"""Up to this many clients the similarity is kept as a matrix; beyond, it is computed as needed."""
 
 
 class DeterminantalScheduler(SnapshotScheduler):

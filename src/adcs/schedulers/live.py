@@ -28,6 +28,9 @@ from adcs.signals.sketch import Sketcher
 CLIP = 3.0
 """No client's quality is further from the mean than this many deviations."""
 
+LARGE = 500.0
+"""Of weights exp(x) no x is above this: exp overflows at 709."""
+
 FAR = 1000.0
 """In predictions no update counts as longer than this many times the median."""
 
@@ -163,10 +166,12 @@ class LiveADCS(DeterminantalScheduler):
 
     def learn(self, round: int, reports: Sequence[ClientReport], source: Source) -> None:
         """Refresh what is believed of those who report, and predict the rest."""
-        super().learn(round, reports, source)
+        # Updates are kept in the kernel, and once is enough.
+        bare = [replace(report, update=None, sketch=None) for report in reports]
+        super().learn(round, bare, source)
         if self._place and self.live.unit.shape[1] != self.known.width:
             self._start_over()  # most updates have another length than those believed so far
-        telling = [self.known[report.client] for report in reports if self.knows(report)]
+        telling = [report for report in reports if self.knows(report)]
         # By the round of their model, then by id, whatever the order in which they came.
         telling.sort(key=lambda r: (min(r.round, round), isinstance(r.client, str), r.client))
         for when, group in groupby(telling, key=lambda report: min(int(report.round), round)):
@@ -264,12 +269,13 @@ class LiveADCS(DeterminantalScheduler):
         return np.asarray(np.clip(q, -CLIP, CLIP))
 
     def weights(self, known: list[ClientId], chosen: IndexArray) -> Float64Array:
-        """Return weights with which the step of the chosen is nearest to that of all.
+        """Return weights with which the step of the chosen resembles that of all.
 
         In the step of all, client j counts exp(alpha q_j).
         """
         places = self._places(known)
-        share = np.exp(alpha(self.theta) * self.scores(known))
+        log_share = alpha(self.theta) * self.scores(known)
+        share = np.exp(log_share - max(0.0, float(log_share.max()) - LARGE))
         share /= share.sum()
         lengths = self.live.lengths[places]
         lengths = np.minimum(lengths, OUTLIER * np.median(lengths))

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
-
-GRAM_LIMIT = 2000
-"""Up to this many clients cosines are kept as a matrix; beyond, they are computed when needed."""
+from adcs.schedulers.determinantal import GRAM_LIMIT
 
 
 class LiveKernel:

@@ -8,7 +8,7 @@ import numpy as np
 
 from adcs.dpp.kernel import Float64Array
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
-from adcs.schedulers.draws import include, refuse_caps
+from adcs.schedulers.draws import include, refuse_caps, sizes
 from adcs.schedulers.ranking import ranked_cohort
 from adcs.signals.report import ClientId
 
@@ -23,6 +23,9 @@ class OCS(Scheduler):
         its update is weighted by 1/p, unnormalised. The probabilities add up to m and minimise
         the variance; the cohort's size is random and may be zero. A client without a norm counts
         as an average one. Caps would bias the estimate and are refused.
+    by_size
+        With `independent`: the engine weighs clients by their number of examples, as Flower
+        does, so the norms are weighed by it too. Least variance needs the engine's own weights.
     **common
         `seed`, `groups`, `caps`, `required`: see `Scheduler`.
 
@@ -37,9 +40,12 @@ class OCS(Scheduler):
 
     remembers = frozenset[Source]({"enrolment", "probe"})
 
-    def __init__(self, *, independent: bool = False, **common: Any) -> None:
+    def __init__(self, *, independent: bool = False, by_size: bool = False, **common: Any) -> None:
         super().__init__(**common)
+        if by_size and not independent:
+            raise ValueError("by_size goes with independent sampling only")
         self.independent = independent
+        self.by_size = by_size
         self.fixed_size = not independent
         if independent:
             refuse_caps(self)
@@ -56,6 +62,8 @@ class OCS(Scheduler):
         norms = dict(zip(told, lengths.tolist(), strict=True))
         mean = float(np.mean(lengths)) if told else 1.0
         u = np.array([norms.get(client, mean) for client in clients])
+        if self.by_size:
+            u *= sizes(self.known, clients)
         return include(self, round, clients, optimal_probabilities(u, m))
 
 

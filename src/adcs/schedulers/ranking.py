@@ -6,6 +6,7 @@ import numpy as np
 
 from adcs.dpp.kernel import FLOAT32_PRECISION, quality_precision
 from adcs.schedulers.base import Cohort, Scheduler
+from adcs.signals.quality import tie_groups
 from adcs.signals.report import ClientId
 
 
@@ -42,8 +43,7 @@ def descending(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int
     gaps, near = falling[:-1] - falling[1:], 8.0 * np.abs(falling[:-1])
     # What differs in float32 differs: most often the question of precision does not arise.
     if not (gaps > FLOAT32_PRECISION * near).all():
-        step = gaps > quality_precision(values) * near
-        tied = np.concatenate([[0], np.cumsum(step)])[: values.size]
+        tied = tie_groups(falling, 8.0 * quality_precision(values))
         order = order[np.lexsort((order, tied))]
     ranked: list[int] = order.tolist()
     return ranked

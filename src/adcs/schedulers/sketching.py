@@ -8,7 +8,7 @@ from typing import Any
 
 from adcs.signals.majority import Majority
 from adcs.signals.report import ClientId, ClientReport, flatten, refusal
-from adcs.signals.sketch import Sketcher
+from adcs.signals.sketch import Sketch, Sketcher
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Sketched:
     reports
         The reports.
     refused
-        Client and reason of each whose update has no sketch.
+        Client and reason of each whose update has no sketch, or another length than most.
     turned
         Whether most updates have another length now than before: older sketches are worth nothing.
     """
@@ -31,7 +31,10 @@ class Sketched:
 
 
 class Sketching:
-    """Sketches updates that are as long as most clients' last ones; leaves others as they are.
+    """Sketches updates that are as long as most clients' last ones.
+
+    Updates of other lengths are refused, and so are sketches of them. What is left has one length,
+    and sketches need not name it any more.
 
     Examples
     --------
@@ -43,7 +46,7 @@ class Sketching:
 
     def __init__(self, sketcher: Sketcher) -> None:
         self._sketcher = sketcher
-        self._length = Majority()
+        self._length: Majority[int] = Majority()
 
     def of(self, reports: Iterable[ClientReport]) -> Sketched:
         """Return reports with their updates sketched."""
@@ -55,19 +58,25 @@ class Sketching:
             if isinstance(report.client, Hashable) and (length := _length(report)) is not None
         }
         before, length = self._length.value, self._length.settle(lengths)
-        fit = {id(report) for report in usable if _length(report) == length}
+        fine = {id(report) for report in usable}
         made: list[ClientReport] = []
         refused: list[tuple[ClientId, str]] = []
         for report in batch:
-            if id(report) in fit and report.update is not None:
-                try:
-                    sketch = self._sketcher.sketch(flatten(report.update))
-                    made.append(replace(report, update=None, sketch=sketch))
-                except ValueError as error:
-                    refused.append((report.client, str(error)))
-            else:
-                made.append(report)
+            try:
+                made.append(self._sketched(report, length) if id(report) in fine else report)
+            except ValueError as error:
+                refused.append((report.client, str(error)))
         return Sketched(made, refused, before not in (None, length))
+
+    def _sketched(self, report: ClientReport, length: int | None) -> ClientReport:
+        own, sketch = _length(report), report.sketch
+        if own not in (None, length):
+            raise ValueError(f"update must have {length} numbers, got {own}")
+        if report.update is not None:
+            sketch = self._sketcher.sketch(flatten(report.update))
+        if sketch is None:
+            return report
+        return replace(report, update=None, sketch=Sketch(sketch.values, sketch.norm))
 
     def state(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -80,6 +89,6 @@ class Sketching:
 
 def _length(report: ClientReport) -> int | None:
     """Return the length of an update, or of the update that a sketch is of."""
-    if report.sketch is not None:
-        return report.sketch.length
-    return None if report.update is None else flatten(report.update).size
+    if report.update is not None:
+        return flatten(report.update).size
+    return None if report.sketch is None else report.sketch.length

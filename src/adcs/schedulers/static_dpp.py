@@ -60,7 +60,7 @@ class StaticDPP(DeterminantalScheduler):
         if sample and self.rules:
             raise ValueError("sample goes without caps and required clients")
         self.sample = sample
-        self.repeats = not sample
+        self.repeats = self.takes_rules = not sample
 
     def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
         """Take the mode of the kernel, or a sample."""

@@ -17,10 +17,11 @@ LEAST_WEIGHT = 0.02
 def fitted_weights(
     cosines: Float64Array, lengths: Float64Array, share: Float64Array, chosen: IndexArray
 ) -> Float64Array:
-    """Return weights of the chosen with which their step is nearest to the one wanted.
+    """Return weights of the chosen with which their step resembles the one wanted.
 
     Least squares in the geometry of the updates: sum_S w_i u_i is to be sum_j share_j u_j over
-    all, with w not negative, summing to one, and none of them tiny.
+    all, with w not negative. What comes out is scaled to a sum of one, and then no weight is left
+    below a small one.
 
     Parameters
     ----------
@@ -45,7 +46,8 @@ def fitted_weights(
     lengths = lengths / np.sqrt(mean_square) if mean_square > 0.0 else np.ones(lengths.size)
     gram = cosines * lengths[chosen, None] * lengths
     inner = gram[:, chosen] + RIDGE * np.eye(chosen.size)
-    own = share[chosen] / share[chosen].sum()
+    total = float(share[chosen].sum())
+    own = share[chosen] / total if total > 0.0 else np.full(chosen.size, 1.0 / chosen.size)
     lower = cholesky(inner, lower=True)
     wanted = solve_triangular(lower, gram @ share + RIDGE * own, lower=True)
     weights, _ = nnls(lower.T, wanted)

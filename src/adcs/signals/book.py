@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from adcs.signals.report import (
     NUMBERS,
     ClientId,
     ClientReport,
+    Form,
     as_plain,
     misfit,
     refusal,
@@ -27,7 +28,7 @@ class ReportBook:
 
     The learning signals of a report (loss, norm, update or sketch) replace a client's older ones
     as a whole, because they belong to one model; its size and timings are kept until newer ones
-    arrive. All updates in a book have one length: that of most clients' last ones.
+    arrive. All updates, or sketches, in a book have one form: that of most clients' last ones.
 
     Examples
     --------
@@ -41,7 +42,8 @@ class ReportBook:
         self.version = 0
         self._entries: dict[ClientId, ClientReport] = {}
         self._table: ReportTable | None = None  # newer, and not entered yet
-        self._width = Majority()
+        self._latest = -1  # the latest round whose learning signals were remembered
+        self._forms: Majority[tuple[int, ...]] = Majority()
 
     def __getitem__(self, client: ClientId) -> ClientReport:
         return self._entered()[client]
@@ -55,7 +57,12 @@ class ReportBook:
     @property
     def width(self) -> int | None:
         """The length of the updates, or sketches, in the book; None while it holds none."""
-        return self._width.value
+        return None if (form := self._form) is None else form.size
+
+    @property
+    def _form(self) -> Form | None:
+        value = self._forms.value
+        return None if value is None else Form(*value)  # type: ignore[arg-type]
 
     def get(self, client: ClientId) -> ClientReport | None:
         """Return the client's evidence, or None if nothing is known."""
@@ -98,7 +105,7 @@ class ReportBook:
     ) -> tuple[Sequence[ClientReport], list[tuple[ClientId, str]]]:
         """Return the usable reports and, for each of the others, client and reason.
 
-        Usable updates count towards the length that all updates must have.
+        Usable updates count towards the form that all updates must have.
         """
         if isinstance(reports, ReportTable) and reports.plain():
             return reports, []
@@ -121,19 +128,20 @@ class ReportBook:
                 if _brings(report):
                     seen.add(client)
                 usable.append(as_plain(report))
-        width = self._settle(usable)
-        reasons = [misfit(report, width) for report in usable]
+        form = self._settle(usable)
+        reasons = [misfit(report, form) for report in usable]
         refused += [(r.client, why) for r, why in zip(usable, reasons, strict=True) if why]
         return [r for r, why in zip(usable, reasons, strict=True) if not why], refused
 
-    def _settle(self, reports: Sequence[ClientReport]) -> int | None:
-        """Return the length that updates have, by these reports too; forget those of another."""
-        vectors = ((report.client, report.vector) for report in reports)
-        sizes = {client: vector.size for client, vector in vectors if vector is not None}
-        before, width = self.width, self._width.settle(sizes) if sizes else self.width
-        if before not in (None, width):
-            self.forget()
-        return width
+    def _settle(self, reports: Sequence[ClientReport]) -> Form | None:
+        """Return the form that updates have, by these reports too; forget those of another."""
+        before = self._form
+        said = {report.client: form for report in reports if (form := Form.of(report)) is not None}
+        if said:
+            self._forms.settle(said)
+            if before is not None and self._form is not None and not before.agrees(self._form):
+                self.forget()
+        return self._form
 
     def forget(self) -> None:
         """Forget all learning signals; sizes and timings stay."""
@@ -149,16 +157,33 @@ class ReportBook:
         self.remember(usable)
         return refused
 
-    def remember(self, usable: Sequence[ClientReport]) -> None:
-        """Remember reports that `check` has found usable."""
-        if isinstance(usable, ReportTable) and usable.complete:
+    def remember(self, usable: Sequence[ClientReport], now: int | None = None) -> None:
+        """Remember reports that `check` has found usable.
+
+        Parameters
+        ----------
+        usable
+            The reports.
+        now
+            The present round. Where it is given, learning signals of an older model than those
+            held do not replace them: they came late. Signals held of a round yet to come do not
+            count, for rounds may have begun anew.
+        """
+        if self._takes(usable, now):
             if self._table is not None and self._table.clients != usable.clients:
                 self._entered()
-            self._table = usable
+            self._table = usable.copy()
+            self._latest = max(self._latest, usable.round)
         else:
             for report in usable:
-                self._remember(report)
+                self._remember(report, now)
         self.version += bool(usable)
+
+    def _takes(self, reports: Sequence[ClientReport], now: int | None) -> TypeGuard[ReportTable]:
+        """Return whether the reports are a table that outdates all that its clients said."""
+        if not isinstance(reports, ReportTable) or not reports.complete:
+            return False
+        return now is None or not reports.round < self._latest <= now
 
     def _entered(self) -> dict[ClientId, ClientReport]:
         """Return the evidence of each client, that of the table among it."""
@@ -167,12 +192,17 @@ class ReportBook:
             self._table = None
         return self._entries
 
-    def _remember(self, report: ClientReport) -> None:
+    def _remember(self, report: ClientReport, now: int | None) -> None:
         if report.update is not None:
             # The array may be a buffer that its owner writes into again.
             report = replace(report, update=np.array(report.vector))
         entries = self._entered()
         old = entries.get(report.client)
+        if _brings(report):
+            self._latest = max(self._latest, report.round)
+            held = old.round if old is not None and _brings(old) else -1
+            if old is not None and now is not None and report.round < held <= now:
+                report, old = old, report  # It came late.
         if old is not None and not _covers(report, old):
             learned = report if _brings(report) else old
             report = ClientReport(
@@ -197,7 +227,7 @@ class ReportBook:
         held = [v for v in vectors if v is not None]
         return {
             "version": self.version,
-            "width": self._width.state(),
+            "forms": self._forms.state(),
             "clients": [r.client for r in reports],
             "rounds": [int(r.round) for r in reports],
             "numbers": {name: [getattr(r, name) for r in reports] for name in NUMBERS},
@@ -209,7 +239,8 @@ class ReportBook:
     def restore(self, state: dict[str, Any]) -> None:
         """Go back to a state returned by `state`."""
         self.version = int(state["version"])
-        self._width.restore(state["width"])
+        self._forms.restore(state["forms"])
+        self._latest = max(state["rounds"], default=-1)
         self._entries, self._table = {}, None
         rows = iter(np.asarray(state["vectors"]))
         numbers = state["numbers"]

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from adcs.signals.report import ClientId
 
+T = TypeVar("T", int, tuple[int, ...])
 
-class Majority:
-    """A number that most clients agree on, each by the last it said.
 
-    The number that holds keeps a tie; among others the smaller wins, so that the order in which
+class Majority(Generic[T]):
+    """What most clients agree on, each by the last it said: a number, or a tuple of numbers.
+
+    What holds keeps a tie; among others the smaller wins, so that the order in which
     clients speak does not matter.
 
     Examples
     --------
-    >>> width = Majority()
+    >>> width = Majority[int]()
     >>> width.settle({"liar": 3}), width.settle({"a": 50}), width.settle({"b": 50})
     (3, 3, 50)
     """
 
     def __init__(self) -> None:
-        self.value: int | None = None
-        self._said: dict[ClientId, int] = {}
-        self._counts: Counter[int] = Counter()
+        self.value: T | None = None
+        self._said: dict[ClientId, T] = {}
+        self._counts: Counter[T] = Counter()
 
-    def settle(self, said: Mapping[ClientId, int]) -> int | None:
-        """Hear what some clients say now; return the number that holds."""
+    def settle(self, said: Mapping[ClientId, T]) -> T | None:
+        """Hear what some clients say now; return what holds."""
         for client, value in said.items():
             before = self._said.get(client)
             if before != value:
@@ -47,6 +49,10 @@ class Majority:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state returned by `state`."""
-        self.value = state["value"]
-        self._said = dict(state["said"])
+        self.value = _from_json(state["value"])
+        self._said = {client: _from_json(value) for client, value in state["said"]}
         self._counts = Counter(self._said.values())
+
+
+def _from_json(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -27,7 +27,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from adcs.dpp.kernel import Float64Array, quality_precision
+from adcs.dpp.kernel import Float64Array, IndexArray, quality_precision
 from adcs.signals.report import ClientReport
 
 QualityName = Literal["loss", "norm", "examples", "communication"]
@@ -99,13 +99,30 @@ def rescale(values: Float64Array, scale: Scale) -> Float64Array:
     if values.size == 1:
         return np.zeros(1)
     order = np.argsort(values, kind="stable")
-    ascending = values[order]
-    step = np.diff(ascending) > rounding * np.abs(ascending[1:])
-    tied = np.concatenate([[0], np.cumsum(step)])
+    tied = tie_groups(values[order], rounding)
     mean_position = np.bincount(tied, weights=np.arange(values.size)) / np.bincount(tied)
     ranks = np.empty_like(values)
     ranks[order] = mean_position[tied] / (values.size - 1)
     return ranks
+
+
+def tie_groups(ordered: Float64Array, rounding: float) -> IndexArray:
+    """Return the number of the tie that each of some rising, or falling, values is in.
+
+    A tie holds what is equal to its first value up to rounding, relatively. To compare neighbours
+    only would let many close values tie however far they reach.
+
+    >>> tie_groups(np.array([1.0, 1.1, 1.2, 5.0]), rounding=0.15)
+    array([0, 0, 1, 2])
+    """
+    new = np.ones(ordered.size, dtype=bool)
+    new[1:] = np.abs(np.diff(ordered)) > rounding * np.abs(ordered[:-1])
+    first = 0
+    for i in np.flatnonzero(~new).tolist():
+        if new[i - 1]:
+            first = i - 1
+        new[i] = abs(ordered[i] - ordered[first]) > rounding * abs(ordered[first])
+    return np.cumsum(new) - 1
 
 
 def qualities(

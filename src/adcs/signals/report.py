@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -93,7 +93,10 @@ def flatten(update: Update) -> FloatArray:
         return update.ravel()
     if isinstance(update, (list, tuple)) and any(np.ndim(layer) for layer in update):
         return np.concatenate([np.ravel(np.asarray(layer)) for layer in update])
-    return np.asarray(update, dtype=np.float64).ravel()
+    array = np.asarray(update)
+    if array.dtype.kind not in "fiub":  # Text and complex numbers would be read as something else.
+        raise ValueError(f"got an array of {array.dtype}")
+    return array.astype(np.float64).ravel()
 
 
 def refusal(report: ClientReport) -> str | None:
@@ -120,17 +123,54 @@ def refusal(report: ClientReport) -> str | None:
     return _vector_refusal(report)
 
 
-def misfit(report: ClientReport, width: int | None) -> str | None:
-    """Return why a usable report does not go with others whose updates have this length, or None.
+class Form(NamedTuple):
+    """What has to agree between vectors that are compared.
 
-    >>> misfit(ClientReport(3, round=0, update=[1.0, 0.0]), width=3)
+    Attributes
+    ----------
+    sketched
+        Whether they are sketches.
+    size
+        How many numbers they have.
+    length
+        The length of the updates themselves; 0 where it is not known.
+    """
+
+    sketched: bool
+    size: int
+    length: int
+
+    @classmethod
+    def of(cls, report: ClientReport) -> Form | None:
+        """Return the form of a usable report's vector, or None if it brings none."""
+        if (vector := report.vector) is None:
+            return None
+        if report.update is not None or report.sketch is None:
+            return cls(False, vector.size, vector.size)
+        return cls(True, vector.size, report.sketch.length or 0)
+
+    def agrees(self, other: Form) -> bool:
+        """Return whether vectors of the two forms can be compared."""
+        unknown = self.length == 0 or other.length == 0
+        return self[:2] == other[:2] and (unknown or self.length == other.length)
+
+
+def misfit(report: ClientReport, form: Form | None) -> str | None:
+    """Return why a usable report does not go with others whose vectors have this form, or None.
+
+    >>> misfit(ClientReport(3, round=0, update=[1.0, 0.0]), Form(False, 3, 3))
     'update must have 3 numbers, got 2'
     """
-    vector = report.vector
-    if width is None or vector is None or vector.size == width:
+    own = Form.of(report)
+    if form is None or own is None or own.agrees(form):
         return None
-    name = "update" if report.update is not None else "sketch"
-    return f"{name} must have {width} numbers, got {vector.size}"
+    if own.sketched != form.sketched:
+        kinds = ("a whole update", "a sketch of one")
+        return f"evidence must be {kinds[form.sketched]}, got {kinds[own.sketched]}"
+    if own.size != form.size:
+        name = "sketch" if own.sketched else "update"
+        return f"{name} must have {form.size} numbers, got {own.size}"
+    return f"sketch must be of an update of {form.length} numbers, got {own.length}"
 
 
 def as_plain(report: ClientReport) -> ClientReport:
@@ -169,15 +209,29 @@ def _number_refusal(name: str, value: Any) -> str | None:
 
 
 def _vector_refusal(report: ClientReport) -> str | None:
-    name = "update" if report.update is not None else "sketch"
-    try:
-        vector = report.vector
-        if vector is None:
-            return None
-        if vector.dtype.kind not in "fiu":
-            return f"{name} must be numbers, got {vector.dtype}"
-    except (TypeError, ValueError, AttributeError) as error:
-        return f"{name} must be an array of numbers: {error}"
+    if report.update is not None:
+        try:
+            reason = _array_refusal("update", flatten(report.update))
+        except (TypeError, ValueError) as error:
+            return f"update must be an array of numbers: {error}"
+        if reason is not None:
+            return reason
+    sketch = report.sketch
+    if sketch is None:
+        return None
+    if not isinstance(sketch, Sketch) or not isinstance(sketch.values, np.ndarray):
+        return f"sketch must be a Sketch, got {str(sketch)[:60]!r}"
+    length = sketch.length
+    if length is not None and (not isinstance(length, (int, np.integer)) or length < 1):
+        return f"sketch must have a length of at least 1, or None, got {length!r}"
+    if (reason := _number_refusal("norm", sketch.norm)) is not None:
+        return f"sketch: {reason}"
+    return _array_refusal("sketch", sketch.values)
+
+
+def _array_refusal(name: str, vector: FloatArray) -> str | None:
+    if vector.dtype.kind not in "fiu":
+        return f"{name} must be numbers, got {vector.dtype}"
     peak = max(float(vector.max()), -float(vector.min())) if vector.size else 0.0
     if not math.isfinite(peak):
         return f"{name} must be finite, got {peak}"

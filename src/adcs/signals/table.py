@@ -79,6 +79,12 @@ class ReportTable(Sequence[ClientReport]):
             and all(column is not None for column in facts)
         )
 
+    def copy(self) -> ReportTable:
+        """Return a table of its own columns: arrays may be buffers that are written into again."""
+        columns = {name: getattr(self, name) for name in _COLUMNS if name != "sketch"}
+        kept = {name: np.array(column) for name, column in columns.items() if column is not None}
+        return ReportTable(self.clients, self.round, sketch=self.sketch, **kept)
+
     def plain(self) -> bool:
         """Whether it is numbers alone, all of them as they should be.
 

@@ -302,7 +302,8 @@ class Simulation:
 def _sketches(sketcher: Sketcher, rows: FloatArray) -> list[Sketch | None]:
     """Return the sketch of each row; None for one that has none, such as a zero update."""
     try:
-        return [Sketch(*pair) for pair in zip(*sketcher.sketch_rows(rows), strict=True)]
+        pairs = zip(*sketcher.sketch_rows(rows), strict=True)
+        return [Sketch(values, norm, rows.shape[1]) for values, norm in pairs]
     except ValueError:
         return [_sketch(sketcher, row) for row in rows]
 
