@@ -50,7 +50,7 @@ class Updates:
         self.federation = Federation(dataset, make_partition(dataset, "by-class", 30, seed=0))
         self.model = MLP(dataset.x_train.shape[1], dataset.classes)
         self.simulation = Simulation(
-            self.federation, self.model, {"Uniform": Uniform(seed=0)}, Training(m=18), measure=False
+            self.federation, self.model, {"Uniform": Uniform(seed=0)}, Training(m=18)
         )
 
     def __call__(self, rng: np.random.Generator, n: int) -> Instance:

@@ -219,21 +219,21 @@ def serve(pipe, make: Callable[..., Loop], inputs: tuple) -> None:
 
 
 def simulated(experiment: Experiment, seed: int, labels: tuple[str, ...]) -> Loop:
-    return partial(run_adcs, experiment.simulation(seed, labels, measure=False))
+    return partial(run_adcs, experiment.simulation(seed, labels))
 
 
 def plain_loop(seed: int) -> Loop:
     import torch
 
     torch.set_num_threads(1)
-    return TorchLoop(Experiment().simulation(seed, measure=False).federation, lean=False).run
+    return TorchLoop(Experiment().simulation(seed).federation, lean=False).run
 
 
 def compare(rounds: int, repeats: int, threads: int) -> None:
     import torch
 
     wide, split = (replace(Experiment(), pass_width=width) for width in (6, 3))
-    federation = wide.simulation(0, measure=False).federation
+    federation = wide.simulation(0).federation
     torch.set_num_threads(threads)
     seeds, (six,) = range(threads), wide.passes()
     workers = {"adcs": Workers(6 * threads, *((simulated, (wide, seed, six)) for seed in seeds))}
@@ -281,7 +281,7 @@ def scaling() -> None:
                 partition="iid",
                 schedulers={name: f"{name}({sketch})"},
             )
-            simulation = experiment.simulation(0, dataset=data, measure=False)
+            simulation = experiment.simulation(0, dataset=data)
             simulation.step()
             slow = clients > 300 and name not in ("Uniform", "StaticDPP")
             times = []

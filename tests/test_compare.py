@@ -247,11 +247,17 @@ class TestSpecs:
             ("json:JSONDecoder", "not a subclass"),
             ("ADCS(0.5)", "must look like"),
             ("ADCS(theta=open('x'))", "must look like"),
-            ("Foo", "unknown scheduler 'Foo'; known are Uniform, PowerOfChoice"),
+            ("Foo", "unknown scheduler 'Foo'; there are Uniform, PowerOfChoice"),
             ("patient.py", "file.py:Class"),
-            ("ADCS(thet=0.1)", "ADCS has no setting 'thet'; did you mean 'theta'?"),
-            ("PowerOfChoice(d=3)", "PowerOfChoice has no setting 'd'; it takes candidates, seed, "),
-            ("LiveADCS(d=3)", "it takes theta, patience, refresh_every, probe_share, sketch, seed"),
+            ("ADCS(thet=0.1)", "ADCS has no setting 'thet'; did you mean theta?"),
+            (
+                "PowerOfChoice(d=3)",
+                "PowerOfChoice has no setting 'd'; there are candidates, seed, ",
+            ),
+            (
+                "LiveADCS(d=3)",
+                "there are theta, patience, refresh_every, probe_share, sketch, seed",
+            ),
             ("ADCS(theta='a')", "theta must be a finite number, got 'a'"),
             ("Uniform(by_size='no')", "by_size must be true or false, got 'no'"),
             ("ADCS(caps=1.5)", "caps must be a whole number or a table of whole numbers, got 1.5"),
@@ -275,5 +281,5 @@ class TestSpecs:
             f"{path}:Loose(hidden='x', theta=0.5, odd='y', pair=(1, 'a'))", seed=0
         )
         assert (made.hidden, made.theta) == ("x", 0.5)
-        with pytest.raises(ValueError, match="Loose has no setting 'teta'; did you mean 'theta'"):
+        with pytest.raises(ValueError, match="Loose has no setting 'teta'; did you mean theta"):
             make_scheduler(f"{path}:Loose(teta=0.5)", seed=0)

@@ -48,13 +48,16 @@ class Interrupted(Exception):
     pass
 
 
-def started(path: Path, experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """A run that was interrupted at round 10, with a checkpoint."""
+def started(
+    path: Path, experiment: Experiment, monkeypatch: pytest.MonkeyPatch, at: int = 10
+) -> RunFolder:
+    """A run that was interrupted at a round, with a checkpoint."""
     folder = create_run(path, experiment)
-    monkeypatch.setattr(compare, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(compare, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(compare, "PROGRESS_SECONDS", -1.0)
 
     def stop(rounds: int) -> None:
-        if rounds >= 10:
+        if rounds >= at:
             raise Interrupted
 
     (task,) = tasks(experiment)
@@ -66,6 +69,20 @@ def started(path: Path, experiment: Experiment, monkeypatch: pytest.MonkeyPatch)
 
 def records(folder: RunFolder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder.path / "records").iterdir()}
+
+
+@pytest.mark.parametrize("at", [3, 13, 18])
+def test_checkpoints_do_not_wait_for_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    experiment = small(save(tmp_path / "mine.npz", seed=0))
+    folder = started(tmp_path / "run", experiment, monkeypatch, at)
+    (task,) = tasks(experiment)
+    assert folder.load_checkpoint(task.name)["simulation"]["round"] == at - 1
+    run_experiment(folder, experiment, jobs=1)
+    whole = create_run(tmp_path / "whole", experiment)
+    run_experiment(whole, experiment, jobs=1)
+    assert records(folder) == records(whole)
 
 
 def test_a_run_does_not_go_on_with_other_data(

@@ -17,10 +17,11 @@ from adcs.simulation.partition import make_partition
 from adcs.simulation.training import Training
 from adcs.theory import bias, softmax_smoothness
 from adcs.theory.figure import draw
-from adcs.theory.report import analyse
+from adcs.theory.report import Policy, analyse
 
 ROUNDS, M, LR = 12, 4, 0.02
 SPECS = {"Uniform": "Uniform", "ADCS": "ADCS(theta=0.5, refresh_every=1)"}
+POLICIES = {"Uniform": Policy(unbiased=True), "ADCS": Policy(theta=0.5)}
 
 
 @pytest.fixture(scope="module", params=["steps", "full"])
@@ -87,12 +88,12 @@ def test_recorded_bias_is_recomputed(run) -> None:
 def test_theorem_2_beside_the_run(run) -> None:
     folder, groups, smoothness = run
     assert smoothness <= 1 / (8 * LR)
-    analysis = analyse(folder, groups=groups, smoothness=smoothness)
+    analysis = analyse(folder, policies=POLICIES, groups=groups, smoothness=smoothness)
     uniform, adcs = analysis.convergence
     assert uniform["bias"] == 0.0 < uniform["nu_sel"]
     assert adcs["nu_sel"] == 0.0 < adcs["bias"]
     assert (adcs["sigma"] == 0.0) == (folder.config["local"] == "full")
-    loose = analyse(folder, groups=groups).convergence
+    loose = analyse(folder, policies=POLICIES, groups=groups).convergence
     for row, wider in zip(analysis.convergence, loose, strict=True):
         assert row["total"] == pytest.approx(
             row["optimisation"] + row["bias"] + row["variance"] + row["drift"]

@@ -15,7 +15,7 @@ from adcs.cli.settings import absolute, merged, pairs, schedulers, sizes
 from adcs.experiments import wording
 from adcs.experiments.compare import run_experiment
 from adcs.experiments.config import Experiment, from_dict
-from adcs.experiments.console import console, progress, say, shout, show_table
+from adcs.experiments.console import progress, say, shout, show_table
 from adcs.experiments.folders import create_run, experiment_of, next_folder
 from adcs.experiments.report import baseline_of, results, warnings, write_report
 from adcs.experiments.tables import Row
@@ -203,7 +203,11 @@ def compare(
         "pass_width": 1 if exact else pass_width,
     }
     given = {key: value for key, value in texts.items() if value is not None}
+    if exact and pass_width is not None:
+        raise ValueError("--exact is a pass width of 1: --pass-width cannot be given with it")
     if resume is not None:
+        if fallback_data is not None:
+            given["fallback_data"] = fallback_data
         if given or config is not None or out is not None:
             stray = next(iter(given), "config" if config is not None else "out")
             raise ValueError(
@@ -254,18 +258,11 @@ def _run(folder: RunFolder, experiment: Experiment, notes: list[str], jobs: int 
 
 
 def show_results(rows: Sequence[Row], experiment: Experiment) -> None:
-    """Print the table of a comparison, in two parts where it is too wide for the terminal."""
-    heads, cells = wording.table(rows)
-    widths = [max(len(line[i]) for line in [heads, *cells]) + 3 for i in range(len(heads))]
+    """Print the table of a comparison, and differences where there are intervals for them."""
     title = "Mean of the last tenth of evaluations"
     if experiment.seeds > 1:
         title += f", ± 95 % interval over {experiment.seeds} seeds"
-    if sum(widths) + 1 <= console().width:
-        show_table(title, heads, cells)
-    else:
-        show_table(title, heads[:5], [line[:5] for line in cells])
-        rest = [[line[0], *line[5:]] for line in cells]
-        show_table("Selection, and what clients spent", [heads[0], *heads[5:]], rest)
+    show_table(title, *wording.table(rows))
     if experiment.seeds > 1:
         title = f"Paired differences to {baseline_of(experiment)}, with 95 % intervals"
         show_table(title, *wording.difference_table(rows))

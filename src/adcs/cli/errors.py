@@ -18,6 +18,7 @@ from adcs.simulation.data import DataUnavailable
 
 WRONG = 2
 INTERRUPTED = 130
+ENDED = "a process ended before its work, perhaps for want of memory"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,8 +48,11 @@ def guarded(command: Callable[P, T]) -> Callable[P, T]:
         except OSError as error:
             say(f"adcs: {describe(error)}")
             raise typer.Exit(WRONG) from None
-        except (ValueError, DataUnavailable) as error:
+        except (ValueError, DataUnavailable, SchedulerFailed) as error:
             say(f"adcs: {error}")
+            raise typer.Exit(WRONG) from None
+        except (BrokenProcessPool, MemoryError):
+            say(f"adcs: {ENDED}")
             raise typer.Exit(WRONG) from None
 
     return run
@@ -86,6 +90,5 @@ def resumable(folder: Path, command: str) -> Iterator[None]:
         ) from error
     except (BrokenProcessPool, MemoryError) as error:
         raise Stopped(
-            f"a process ended before its work, perhaps for want of memory; nothing written is "
-            f"lost, go on with fewer processes: {command} --jobs 1"
+            f"{ENDED}; nothing written is lost, go on with fewer processes: {command} --jobs 1"
         ) from error

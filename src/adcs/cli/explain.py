@@ -23,7 +23,10 @@ from adcs.signals.report import ClientId
 @guarded
 def explain(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    round: Annotated[int, typer.Option("--round", min=0, help="The round, counted from 0.")],
+    round: Annotated[
+        int,
+        typer.Option("--round", min=0, help="The round, counted from 0, in Flower's runs from 1."),
+    ],
     seed: Annotated[int | None, typer.Option(help="The seed; the first by default.")] = None,
     scheduler: Annotated[
         str | None, typer.Option(help="Its label; the first determinantal one by default.")
@@ -33,6 +36,11 @@ def explain(
     """Say why a round's cohort was chosen, and what the clients left out lacked."""
     folder = RunFolder.open(run)
     if folder.config.get("engine") == "flower":
+        if seed is not None or scheduler is not None:
+            raise ValueError(
+                f"{run} is a run of Flower's, with one scheduler and no seeds: "
+                "--seed and --scheduler do not go with it"
+            )
         _recorded(folder, round, client)
         return
     experiment = experiment_of(folder)
@@ -106,11 +114,15 @@ def _check(folder: RunFolder, label: str, seed: int, round: int, counts: list[in
 def _recorded(folder: RunFolder, round: int, client: str | None) -> None:
     records = [record for record in folder.records() if record.get("round") == round]
     if not records:
-        raise ValueError(f"{folder.path} has no record of round {round}")
+        held = sorted({int(record["round"]) for record in folder.records() if "round" in record})
+        which = f"; it has rounds {held[0]} to {held[-1]}" if held else ""
+        raise ValueError(f"{folder.path} has no record of round {round}{which}")
     for record in records:
         typer.echo(f"{record.get('scheduler', 'scheduler')}, round {round}")
+        if client is not None:
+            chosen = client in map(str, record.get("chosen") or ())
+            typer.echo(f"Client {client} was {'chosen' if chosen else 'not chosen'}.")
         for title, heads, rows in why.recorded_tables(record):
             kept: list[Any] = [row for row in rows if client is None or row[0] == client]
-            show_table(title, heads, kept)
-            if client is not None and not kept:
-                typer.echo(f"Client {client} was not chosen.")
+            if kept:
+                show_table(title, heads, kept)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adcs.experiments.config import from_toml
+from adcs.experiments.specs import split
 
 
 def pairs(text: str, option: str) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def pairs(text: str, option: str) -> dict[str, Any]:
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         return text
 
 
@@ -45,9 +46,9 @@ def schedulers(specs: Sequence[str]) -> dict[str, str]:
         label, spec = match.groups() if match else (text.strip(), text.strip())
         if label in found:
             raise ValueError(f"schedulers must have distinct labels, got {label!r} twice")
-        file, colon, call = spec.rpartition(":")
+        file, call = split(spec)
         # A file of one's own must be found again by a resume from elsewhere.
-        found[label] = f"{Path(file).resolve()}:{call}" if colon and file.endswith(".py") else spec
+        found[label] = f"{Path(file).resolve()}:{call}" if file.endswith(".py") else spec
     return found
 
 

@@ -24,6 +24,9 @@ from adcs.simulation.data import Dataset
 CHECKPOINT_SECONDS = 5.0
 """Time between checkpoints of a task."""
 
+PROGRESS_SECONDS = 0.2
+"""Time between words on how far a task is."""
+
 Progress = Callable[[int, int], None]
 """Called now and then with the run-rounds done and their total."""
 
@@ -96,7 +99,7 @@ def run_task(
     if checkpoint is not None:
         simulation.restore(checkpoint["simulation"])
         offset = checkpoint["offset"]
-    saved = time.monotonic()
+    told = saved = time.monotonic()
     with folder.writer(task.name, offset) as lines:
 
         def save(done: bool) -> None:
@@ -106,13 +109,16 @@ def run_task(
         while simulation.round < experiment.rounds:
             if simulation.round % experiment.eval_every:
                 simulation.step()
-                continue
-            progress(simulation.round)
-            records = simulation.evaluate()
-            measures = simulation.step(measured=True) or [{} for _ in records]
-            for record, measure in zip(records, measures, strict=True):
-                lines.append({**record, **measure})
-            if time.monotonic() - saved > CHECKPOINT_SECONDS:
+            else:
+                records = simulation.evaluate()
+                measures = simulation.step(measured=True) or [{} for _ in records]
+                for record, measure in zip(records, measures, strict=True):
+                    lines.append({**record, **measure})
+            now = time.monotonic()
+            if now - told > PROGRESS_SECONDS:
+                progress(simulation.round)
+                told = now
+            if now - saved > CHECKPOINT_SECONDS:
                 save(done=False)
                 saved = time.monotonic()
         for record in simulation.evaluate(final=True):
@@ -162,14 +168,16 @@ def run_experiment(
         }
         try:
             while futures:
-                finished, futures = wait(futures, timeout=0.2, return_when=FIRST_EXCEPTION)
+                finished, futures = wait(
+                    futures, timeout=PROGRESS_SECONDS, return_when=FIRST_EXCEPTION
+                )
                 for future in finished:
                     future.result()
                 if progress is not None:
                     rounds = sum(w * d for w, d in zip(weights, done, strict=True))
                     progress(rounds, total)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Leaving the pool would wait for what is still running.
             for process in list((pool._processes or {}).values()):
                 process.terminate()
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import tomllib
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from adcs.simulation.data import Dataset, load
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
 from adcs.simulation.models import MLP
+from adcs.simulation.names import hint
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import Partition, check_settings, make_partition
 from adcs.simulation.training import Training
@@ -99,6 +99,8 @@ class Experiment:
         if self.server_lr is not None and not 0 < self.server_lr < math.inf:
             raise ValueError(f"server_lr must be finite and above 0, got {self.server_lr!r}")
         _one_of("local", self.local, ("steps", "full"))
+        if self.local == "full" and self.steps > 1:
+            raise ValueError(f"steps must be 1 where local is full, got {self.steps}")
         _one_of("weights", self.weights, ("uniform", "size"))
         _one_of("dtype", self.dtype, ("float32", "float64"))
         if any(not isinstance(h, int) or h < 1 for h in self.hidden):
@@ -149,8 +151,6 @@ class Experiment:
         seed: int,
         labels: tuple[str, ...] | None = None,
         dataset: Dataset | None = None,
-        *,
-        measure: bool = True,
     ) -> Simulation:
         """Return the simulation of one seed and of some of the schedulers."""
         dataset = dataset or self.dataset()
@@ -180,7 +180,6 @@ class Experiment:
             ),
             network=None if network is None else Network(network, self.clients, seed),
             seed=seed,
-            measure=measure,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -196,7 +195,7 @@ def from_dict(values: Mapping[str, Any]) -> Experiment:
     >>> from_dict({"rouns": 10})
     Traceback (most recent call last):
     ...
-    ValueError: unknown setting 'rouns'; did you mean 'rounds'?
+    ValueError: unknown setting 'rouns'; did you mean rounds?
     """
     given = {key.replace("-", "_"): value for key, value in values.items()}
     _no_strangers(given, [f.name for f in fields(Experiment)], "setting")
@@ -244,6 +243,4 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 def _no_strangers(given: Mapping[str, Any], known: list[str], what: str) -> None:
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise ValueError(f"unknown {what} {key!r}; {hint}")
+            raise ValueError(f"unknown {what} {key!r}; {hint(key, known)}")

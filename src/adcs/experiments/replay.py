@@ -17,6 +17,7 @@ import numpy as np
 
 from adcs.dpp.explain import Explanation, explain
 from adcs.dpp.kernel import similarity, unit_rows
+from adcs.experiments.blame import blaming
 from adcs.experiments.compare import Progress, one_thread_each, same_data
 from adcs.experiments.config import Experiment, from_dict
 from adcs.schedulers.base import Cohort, Scheduler
@@ -47,6 +48,8 @@ class Choice:
         The name of that: "loss" or "norm".
     nearest
         For other schedulers that know updates: each client's most similar chosen one.
+    required
+        The clients that are in every cohort while they are available.
     """
 
     cohort: Cohort
@@ -57,6 +60,7 @@ class Choice:
     scores: Mapping[ClientId, float] = field(default_factory=dict)
     ranked_by: str | None = None
     nearest: Mapping[ClientId, tuple[ClientId, float]] = field(default_factory=dict)
+    required: tuple[ClientId, ...] = ()
 
     @property
     def waited(self) -> tuple[ClientId, ...]:
@@ -76,7 +80,7 @@ def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) ->
     ('loss', {0: 0.0, 1: 0.5, 2: 1.0})
     """
     here = tuple(sorted(available, key=lambda client: (isinstance(client, str), client)))
-    diagnostics = cohort.diagnostics
+    diagnostics, required = cohort.diagnostics, scheduler.rules.required
     if isinstance(scheduler, DeterminantalScheduler) and "gains" in diagnostics:
         known = scheduler.familiar(here)
         unit, gram = scheduler.kernel(known)
@@ -88,14 +92,14 @@ def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) ->
         # were chosen by is in the cohort.
         for client, quality in diagnostics.get("quality", ()):
             q[place[client]] = quality
-        sure = (*scheduler.rules.required, *diagnostics.get("waited", ()))
+        sure = (*required, *diagnostics.get("waited", ()))
         given = [place[client] for client in sure if client in place]
         found = explain(c, rows, q, scheduler.theta, scheduler.scoring(unit, q), given=given)
-        return Choice(cohort, here, scheduler.theta, tuple(known), found)
+        return Choice(cohort, here, scheduler.theta, tuple(known), found, required=required)
     if "scores" in diagnostics:
         name, scores = _ranking(scheduler, here, dict(diagnostics["scores"]))
-        return Choice(cohort, here, scores=scores, ranked_by=name)
-    return Choice(cohort, here, nearest=_nearest(scheduler, here, cohort))
+        return Choice(cohort, here, scores=scores, ranked_by=name, required=required)
+    return Choice(cohort, here, nearest=_nearest(scheduler, here, cohort), required=required)
 
 
 def _ranking(
@@ -201,7 +205,13 @@ def _set_up(done: Any) -> None:
 def _work(
     config: dict[str, Any], seed: int, label: str, round: int, fingerprint: str | None
 ) -> tuple[Choice, int, list[int]]:
-    experiment = from_dict(config)
+    with blaming():
+        return _replay(from_dict(config), seed, label, round, fingerprint)
+
+
+def _replay(
+    experiment: Experiment, seed: int, label: str, round: int, fingerprint: str | None
+) -> tuple[Choice, int, list[int]]:
     labels = next(labels for labels in experiment.passes() if label in labels)
     dataset = same_data(experiment, fingerprint)
     simulation = experiment.simulation(seed, labels, dataset)

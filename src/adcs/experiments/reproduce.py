@@ -9,7 +9,6 @@ FOLDER/
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from adcs.experiments.folders import create_run, experiment_of, unfinished
 from adcs.experiments.outputs import Output, Section, make_section
 from adcs.experiments.report import setting
 from adcs.runs import RunFolder, read_json, write_atomically
+from adcs.simulation.names import hint
 
 
 def declared(name: str) -> dict[str, Any]:
@@ -57,9 +57,7 @@ def chosen_outputs(names: Sequence[str]) -> list[str]:
     known = [*outputs(), "all"]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise ValueError(f"there is no {name!r} to reproduce; {hint}")
+            raise ValueError(f"there is no {name!r} to reproduce; {hint(name, known)}")
     return [name for name in outputs() if "all" in names or name in names]
 
 
@@ -109,7 +107,7 @@ class Plan:
 
     @classmethod
     def start(cls, base: Path, names: Sequence[str], overrides: Mapping[str, Any]) -> Plan:
-        """Start a new folder; one that exists is never written into."""
+        """Start a new folder; one that holds reproductions is never started again."""
         if (base / "reproduce.json").exists():
             raise FileExistsError(
                 f"{base} already holds reproductions; resume it, or choose another folder"
@@ -128,7 +126,10 @@ class Plan:
             raise FileNotFoundError(
                 f"{base} is not a folder of reproductions: it has no reproduce.json"
             )
-        held = read_json(path, f"delete it and give the command anew with --out {base}")
+        remedy = f"delete it and give the command anew with --out {base}"
+        held = read_json(path, remedy)
+        if not (isinstance(held.get("outputs"), list) and isinstance(held.get("overrides"), dict)):
+            raise ValueError(f"{path} does not say what is reproduced; {remedy}")
         for key, value in overrides.items():
             if held["overrides"].get(key) != value:
                 kept = held["overrides"].get(key, "the paper's")
@@ -163,6 +164,10 @@ class Plan:
         path = self.base / run
         if (path / "config.json").is_file():
             folder = RunFolder.open(path)
+            held, wanted = experiment_of(folder).as_dict(), self.experiment(run).as_dict()
+            for key, value in wanted.items():
+                if held[key] != value:
+                    raise ValueError(f"{path} is a run with {key} {held[key]}, not {value}")
             return folder, experiment_of(folder)
         experiment = self.experiment(run)
         return create_run(path, experiment), experiment

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -16,6 +15,7 @@ from adcs.experiments.blame import words
 from adcs.experiments.hints import check_value
 from adcs.schedulers.base import Scheduler
 from adcs.signals.sketch import Sketcher
+from adcs.simulation.names import hint
 
 NAMES = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS", "LiveADCS")
 
@@ -36,7 +36,7 @@ def make_scheduler(spec: str, seed: int) -> Scheduler:
     >>> make_scheduler("ADCS(thet=0.1)", seed=1)
     Traceback (most recent call last):
     ...
-    ValueError: scheduler 'ADCS(thet=0.1)': ADCS has no setting 'thet'; did you mean 'theta'?
+    ValueError: scheduler 'ADCS(thet=0.1)': ADCS has no setting 'thet'; did you mean theta?
     """
     kind, settings = _read(spec)
     if isinstance(settings.get("sketch"), int):
@@ -50,7 +50,9 @@ def make_scheduler(spec: str, seed: int) -> Scheduler:
     except TypeError as error:
         # A class may take settings that its signature does not name, so it is asked first.
         strange = [key for key in settings if key not in known]
-        why = _stranger(kind.__name__, strange[0], list(known)) if strange else str(error)
+        why = str(error)
+        if strange:
+            why = f"{kind.__name__} has no setting {strange[0]!r}; {hint(strange[0], known)}"
         raise ValueError(f"scheduler {spec!r}: {why}") from error
     except Exception as error:
         raise ValueError(f"scheduler {spec!r}: {words(error)}") from error
@@ -83,9 +85,20 @@ def describe(spec: str) -> Description:
 
 def _read(spec: str) -> tuple[type[Scheduler], dict[str, Any]]:
     """Return the class that a spec names, and its settings."""
-    where, colon, call = spec.strip().rpartition(":")
+    where, call = split(spec)
     name, settings = _parse(call, spec)
-    return _own(where, name, spec) if colon else _known(name), settings
+    return _own(where, name, spec) if where else _known(name), settings
+
+
+def split(spec: str) -> tuple[str, str]:
+    """Return the file or module that a spec names, "" for none, and the class with its settings.
+
+    >>> split("my/file.py:Mine(caps={'a': 2})"), split("ADCS")
+    (('my/file.py', "Mine(caps={'a': 2})"), ('', 'ADCS'))
+    """
+    name, bracket, settings = spec.strip().partition("(")
+    where, _, kind = name.rpartition(":")
+    return where, kind + bracket + settings
 
 
 def _settings(kind: type[Scheduler]) -> dict[str, inspect.Parameter]:
@@ -112,12 +125,6 @@ def _settings(kind: type[Scheduler]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def _stranger(name: str, setting: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(setting, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
-    return f"{name} has no setting {setting!r}; {hint}"
-
-
 def _parse(call: str, spec: str) -> tuple[str, dict[str, Any]]:
     wrong = f"scheduler {spec!r} must look like ADCS, ADCS(theta=0.5) or file.py:Class"
     try:
@@ -135,10 +142,7 @@ def _known(name: str) -> type[Scheduler]:
     if name in NAMES:
         kind: type[Scheduler] = getattr(schedulers, name)
         return kind
-    folded = {known.lower(): known for known in NAMES}
-    near = difflib.get_close_matches(name.lower(), folded, n=1)
-    hint = f"did you mean {folded[near[0]]}?" if near else f"known are {', '.join(NAMES)}"
-    raise ValueError(f"unknown scheduler {name!r}; {hint}")
+    raise ValueError(f"unknown scheduler {name!r}; {hint(name, NAMES)}")
 
 
 def _own(where: str, name: str, spec: str) -> type[Scheduler]:

@@ -94,12 +94,16 @@ def sentence(choice: Choice, client: ClientId) -> str:
     if client not in choice.available:
         return f"Client {client} was not available in this round."
     chosen = client in choice.cohort.clients
+    if chosen and client in choice.required and choice.explanation is None:
+        return f"Client {client} was chosen because it is required."
     if client in choice.cohort.diagnostics.get("drawn", []):
         return f"Client {client} had no usable report and got its place by a seeded draw."
     if choice.explanation is not None:
         return _determinantal_sentence(choice, client)
     if choice.ranked_by is not None and client in choice.scores:
         return _ranked_sentence(choice, client, chosen)
+    if choice.ranked_by is not None:
+        return f"Client {client} was not ranked: it was not asked, or it did not answer."
     if client in choice.nearest:
         other, likeness = choice.nearest[client]
         verb = "chosen" if chosen else "left out"
@@ -131,7 +135,11 @@ def _determinantal_sentence(choice: Choice, client: ClientId) -> str:
                 else f"it gained {pick.gain:+z.3f}: {pick.score.quality:+z.3f} for quality, "
                 f"{pick.score.diversity:+z.3f} for diversity"
             )
-            reason = ", not by score but for having waited too long" * (client in choice.waited)
+            reason = ""
+            if client in choice.waited:
+                reason = ", not by score but for having waited too long"
+            elif client in choice.required:
+                reason = ", not by score but because it is required"
             return f"Client {client} was pick {step}{reason}: {added}; {near}."
     return _missed(next(miss for miss in found.left_out if miss.row == row), choice)
 

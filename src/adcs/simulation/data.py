@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ import numpy as np
 from adcs.simulation import fashion_mnist
 from adcs.simulation.dataset import Dataset, from_arrays, from_npz
 from adcs.simulation.fashion_mnist import DataUnavailable
+from adcs.simulation.names import hint
 from adcs.simulation.synthetic import settings_of, synthetic
 
 __all__ = [
@@ -148,6 +148,4 @@ def digits() -> Dataset:
 
 
 def _hint(name: str) -> str:
-    known = [entry.name for entry in available()]
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return hint(name, [entry.name for entry in available()])

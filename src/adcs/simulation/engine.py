@@ -2,7 +2,7 @@
 
 Each round, for each run: request, probe, observe, select, local training, aggregate, observe. Runs
 differ in their schedulers alone. They share the clients, each client's mini-batches, and the
-network; what they compute goes through one pass over the data.
+network; single mini-batch steps of all of them go through one pass over the data.
 """
 
 from __future__ import annotations
@@ -51,8 +51,6 @@ class Simulation:
         Speeds, availability and failures; None is a network of equal, faultless clients.
     seed
         Named in the records; also seeds the initial model.
-    measure
-        Whether records hold the selection bias and the inner products between updates.
     """
 
     def __init__(
@@ -64,7 +62,6 @@ class Simulation:
         *,
         network: Network | None = None,
         seed: int = 0,
-        measure: bool = True,
     ) -> None:
         n = len(federation.clients)
         if not 1 <= training.m <= n:
@@ -84,7 +81,7 @@ class Simulation:
         self.ws: FloatArray = np.repeat(initial[None], len(self.runs), axis=0)
         by_size = federation.sizes / federation.sizes.sum()
         self._p: Float64Array = by_size if training.weights == "size" else np.full(n, 1.0 / n)
-        self._measure = measure and n <= PER_CLIENT_LIMIT
+        self._measurable = n <= PER_CLIENT_LIMIT
         size = NUMBER_BYTES * model.size
         traffic = self.network.seconds(np.arange(n), down=size, work=0.0, up=size)
         self._facts = (federation.sizes, self.network.compute_seconds, traffic)
@@ -110,7 +107,8 @@ class Simulation:
                 # Who asks for nothing chooses at once, so that one pass can serve everyone.
                 self._select(run, available)
                 needed.append(run.chosen)
-        if measured and self._measure:
+        measured = measured and self._measurable
+        if measured:
             needed.append(np.arange(len(self.federation.clients)))
         if needed:
             work.prepare(np.concatenate(needed))
@@ -119,7 +117,7 @@ class Simulation:
             scheduler = self.runs[i].scheduler
             scheduler.observe(round, self._answers(work, i, request, answered), "probe")
             self._select(self.runs[i], available)
-        measures = self._measures(work) if measured and self._measure else []
+        measures = self._measures(work) if measured else []
         self._train(work, bills)
         self.round += 1
         return measures
@@ -194,11 +192,11 @@ class Simulation:
             arrived = self._in_time(run.chosen, bill.training_seconds)
             bill.training(run.chosen, arrived)
             chosen.append((arrived, self._weights(run, arrived)))
-        missing = [clients for clients, _ in chosen if clients.size]
-        if not missing:
-            return
-        work.prepare(np.concatenate(missing))
-        update = work.aggregate(chosen)
+        arrivals = [clients for clients, _ in chosen if clients.size]
+        update: FloatArray | None = None
+        if arrivals:
+            work.prepare(np.concatenate(arrivals))
+            update = work.aggregate(chosen)
         for i, run in enumerate(self.runs):
             if "training" in run.scheduler.remembers:
                 request = Request(
@@ -206,6 +204,8 @@ class Simulation:
                 )
                 answers = self._answers(work, i, request, chosen[i][0])
                 run.scheduler.observe(self.round, answers, "training")
+        if update is None:
+            return
         rate = self.training.lr if self.training.server_lr is None else self.training.server_lr
         self.ws = self.ws - self.ws.dtype.type(rate) * update
 

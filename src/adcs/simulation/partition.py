@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 
 from adcs.dpp.kernel import Float64Array, IndexArray
 from adcs.simulation.dataset import Dataset
+from adcs.simulation.names import hint
 
 Rng = np.random.Generator
 
@@ -105,9 +105,7 @@ def _named(kind: str) -> str:
     """Return the name of a kind as `KINDS` has it."""
     name = kind.lower().replace("_", "-")
     if name not in KINDS:
-        near = difflib.get_close_matches(name, KINDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KINDS)}"
-        raise ValueError(f"{kind!r} is no kind of partition; {hint}")
+        raise ValueError(f"{kind!r} is no kind of partition; {hint(name, KINDS)}")
     return name
 
 
@@ -209,8 +207,9 @@ def dirichlet(
     and the others draw again from the classes left. All training examples are used, once.
 
     A client is tested on examples drawn with the class proportions of its training examples: as
-    large a part of the test set as it has of the training set, but at least 10 examples where its
-    classes have them. Where clients need more of a class than there is, they share examples.
+    large a part of the test set as it has of the training set, but at least 10 examples where
+    each of its classes has enough. Where clients need more of a class than there is, they share
+    examples.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ class Training:
     local
         "steps": `steps` mini-batch steps of SGD. "full": one step on all of a client's data.
     steps
-        Number of local steps, E.
+        Number of local steps, E; 1 where `local` is "full".
     weights
         The clients' weights p: "uniform", or "size" in proportion to their number of examples.
     paper_literal_weights
@@ -42,6 +42,10 @@ class Training:
     steps: int = 1
     weights: Literal["uniform", "size"] = "uniform"
     paper_literal_weights: bool = False
+
+    def __post_init__(self) -> None:
+        if self.local == "full" and self.steps != 1:
+            raise ValueError(f"steps must be 1 where local is full, got {self.steps}")
 
 
 @dataclass

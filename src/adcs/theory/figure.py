@@ -68,5 +68,7 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
     handles, texts = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, texts, loc="outside lower center", ncols=3, frameon=False)
     target = Path(path)
-    figure.savefig(target, dpi=150)
+    # The PDF's creation date would make equal figures differ.
+    pdf = target.suffix == ".pdf"
+    figure.savefig(target, dpi=150, metadata={"CreationDate": None} if pdf else None)
     return target

@@ -7,8 +7,7 @@ triangle of inner products between all clients' updates) and `batch_losses`.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,26 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Policy:
+    """How a scheduler chooses, as far as the theorems ask.
+
+    Attributes
+    ----------
+    theta
+        Weight of quality; 0 where it plays no part, None where q is not to be had from records.
+    quality
+        The quality scores q, from the losses and the norms of the updates of all clients.
+    unbiased
+        Whether cohorts are m clients drawn without replacement out of all of them, so that the
+        expected update is that of all.
+    """
+
+    theta: float | None = 0.0
+    quality: Callable[[Float64Array, Float64Array], Float64Array] | None = None
+    unbiased: bool = False
+
+
+@dataclass(frozen=True)
 class Analysis:
     """Tables of the theory beside a run; None stands for what does not apply.
 
@@ -39,7 +58,8 @@ class Analysis:
     schedulers
         One row for each scheduler: means over rounds and seeds of the same, epsilon (the largest
         bias seen), above_theorem1 (the share of rounds in which the bias exceeds Theorem 1's
-        right-hand side), failed (the share of rounds in which each condition fails).
+        right-hand side), failed (the share of rounds in which each condition fails; None where
+        none was checked).
     convergence
         One row for each scheduler: the constants put into Theorem 2, its four terms, their total,
         and measured, the mean of ||g_N||^2 over evaluated rounds.
@@ -54,7 +74,11 @@ class Analysis:
 
 
 def analyse(
-    folder: RunFolder, *, groups: Sequence[Any] | None = None, smoothness: float | None = None
+    folder: RunFolder,
+    *,
+    policies: Mapping[str, Policy] | None = None,
+    groups: Sequence[Any] | None = None,
+    smoothness: float | None = None,
 ) -> Analysis:
     """Compare a run's selection bias with the bounds, and its gradients with Theorem 2.
 
@@ -62,6 +86,9 @@ def analyse(
     ----------
     folder
         The run.
+    policies
+        How its schedulers choose, by label; one that is not there is taken to be biased and to
+        have no quality.
     groups
         The cluster of each client; None takes `groups` from the run's config, or else finds
         clusters in each round's updates.
@@ -83,19 +110,24 @@ def analyse(
     (0.7071, 0.7071, 0.7071)
     """
     config = folder.config
+    known = policies or {}
+    if smoothness is not None and not smoothness > 0.0:
+        raise ValueError(f"smoothness must be above 0, got {smoothness!r}")
     if config.get("weights", "uniform") != "uniform":
         raise ValueError("the theory of a run needs uniform client weights, this run's are by size")
     labels = groups if groups is not None else config.get("groups")
     records = [record for record in folder.records() if record.get("gram")]
     if not records:
-        raise ValueError(f"{folder.path} holds no inner products between updates to analyse")
+        raise ValueError(
+            f"{folder.path} holds no inner products between updates to analyse; simulations keep "
+            "them for up to 50 clients"
+        )
     specs = dict(config.get("schedulers", {}))
     rounds, grams = [], []
     for record in records:
         gram = _square(record["gram"])
         grams.append(gram)
-        theta = _theta(str(specs.get(record["scheduler"], record["scheduler"])))
-        rounds.append(_round(record, gram, labels, theta))
+        rounds.append(_round(record, gram, labels, known.get(record["scheduler"], Policy())))
     found = dict.fromkeys(row["scheduler"] for row in rounds)
     # In the config's order; passes over the data deal schedulers out in turn.
     names = sorted(found, key=lambda name: list(specs).index(name) if name in specs else len(specs))
@@ -119,10 +151,9 @@ def analyse(
             notes.append(f"L is taken as {limit:.4g}, the largest that E lr = {eta:.3g} allows.")
         for name in names:
             chosen = [(records[i], rounds[i], grams[i]) for i in by_name[name]]
-            spec = str(specs.get(name, name))
-            convergence.append(
-                _convergence(name, spec, chosen, config, labels, smoothness or limit)
-            )
+            unbiased = known.get(name, Policy()).unbiased
+            constant = limit if smoothness is None else smoothness
+            convergence.append(_convergence(name, unbiased, chosen, config, labels, constant))
     return Analysis(rounds, schedulers, convergence, notes)
 
 
@@ -133,14 +164,7 @@ def _square(upper: Sequence[float]) -> Float64Array:
     return gram + np.triu(gram, 1).T
 
 
-def _theta(spec: str) -> float:
-    """Return the theta that a scheduler's spec names; 0 for those without one, or with 1."""
-    found = re.search(r"\btheta\s*=\s*([0-9.eE+-]+)", spec)
-    theta = float(found.group(1)) if found else (0.8 if spec.startswith("ADCS") else 0.0)
-    return theta if theta < 1.0 else 0.0
-
-
-def _round(record: Row, gram: Float64Array, labels: Sequence[Any] | None, theta: float) -> Row:
+def _round(record: Row, gram: Float64Array, labels: Sequence[Any] | None, policy: Policy) -> Row:
     shares = np.array(record["cohort_weights"], dtype=np.float64)
     chosen = np.flatnonzero(shares)
     row: Row = {key: record[key] for key in ("scheduler", "seed", "round", "bias", "gradient_norm")}
@@ -149,14 +173,16 @@ def _round(record: Row, gram: Float64Array, labels: Sequence[Any] | None, theta:
     whole = chosen.size > 0 and abs(float(shares.sum()) - 1.0) < 1e-6
     if whole:
         row["centred"] = share_bound(gram, shares / shares.sum(), centred=True)
-    if whole and np.allclose(shares[chosen], 1.0 / chosen.size, rtol=1e-5):
+    equal = whole and np.allclose(shares[chosen], 1.0 / chosen.size, rtol=1e-5)
+    if equal and policy.theta is not None:
         codes = find_clusters(gram=gram) if labels is None else labels
+        losses, norms = np.array(record["batch_losses"]), np.sqrt(gram.diagonal())
         check: ClusterCheck = check_clusters(
             gram=gram,
             m=chosen.size,
             labels=codes,
-            quality=record["batch_losses"],
-            theta=theta,
+            quality=losses if policy.quality is None else policy.quality(losses, norms),
+            theta=policy.theta if policy.theta < 1.0 else 0.0,
             chosen=chosen,
         )
         row["theorem1"] = check.bound
@@ -178,28 +204,30 @@ def _summary(name: str, rows: list[Row]) -> Row:
     shown = [row for row in rows if row["theorem1"] is not None]
     summary["above_theorem1"] = _mean([float(row["bias"] > row["theorem1"]) for row in shown])
     conditions = list(dict.fromkeys(c for row in shown for c in row["failed"]))
-    summary["failed"] = {
-        condition: sum(condition in row["failed"] for row in shown) / len(shown)
-        for condition in conditions
-    }
+    shares = {c: sum(c in row["failed"] for row in shown) / len(shown) for c in conditions}
+    summary["failed"] = shares if shown else None
     return summary
 
 
 def _convergence(
     name: str,
-    spec: str,
+    unbiased: bool,
     rounds: list[tuple[Row, Row, Float64Array]],
     config: dict[str, Any],
     labels: Sequence[Any] | None,
     smoothness: float,
 ) -> Row:
-    steps, m = int(config.get("steps", 1)), int(config["m"])
-    uniform = spec.startswith("Uniform")
+    steps = int(config.get("steps", 1))
+    # Of weights a that differ, as many clients count as 1 / sum a^2: the least of the rounds.
+    squares = [float(np.square(record["cohort_weights"]).sum()) for record, *_ in rounds]
+    m = 1.0 / max(squares) if max(squares) > 0.0 else float(config["m"])
     # An update is the sum of E gradients; Theorem 2 speaks of their mean.
-    epsilon = 0.0 if uniform else max(row["bias"] for _, row, _ in rounds) / steps
+    epsilon = 0.0 if unbiased else max(row["bias"] for _, row, _ in rounds) / steps
     variance = 0.0
-    if uniform:
-        variance = max(uniform_selection_variance(gram=g, m=m) for _, _, g in rounds) / steps**2
+    if unbiased:
+        places = int(config["m"])
+        variance = max(uniform_selection_variance(gram=g, m=places) for _, _, g in rounds)
+        variance /= steps**2
     sigma = 0.0
     if config.get("local", "steps") != "full":
         sigma = math.nan
@@ -249,5 +277,8 @@ def _notes(config: dict[str, Any], labels: Sequence[Any] | None, rounds: list[Ro
             "takes selection to be independent of it."
         )
     if any(row["theorem1"] is None for row in rounds):
-        notes.append("Cohorts with weights other than 1/m have the general bound only.")
+        notes.append(
+            "Cohorts with weights other than 1/m, or by a quality that records do not hold, have "
+            "the general bound only."
+        )
     return notes
