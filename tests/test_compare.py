@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adcs.cli.settings import schedulers
 from adcs.experiments.compare import run_experiment, tasks
 from adcs.experiments.config import Experiment, from_dict, from_toml
 from adcs.experiments.specs import make_scheduler
@@ -154,6 +155,7 @@ class TestConfig:
             ({"lr": 0.0}, "0.0"),
             ({"lr": "fast"}, "fast"),
             ({"local": "some"}, "steps, full"),
+            ({"local": "full", "steps": 3}, "steps must be 1 where local is full, got 3"),
             ({"schedulers": []}, "at least one"),
             ({"schedulers": ["Unifrom"]}, "Uniform"),
             ({"schedulers": ["ADCS", "ADCS"]}, "distinct"),
@@ -239,6 +241,11 @@ class TestSpecs:
         scheduler = make_scheduler(f"{path}:First(skip=2)", seed=4)
         assert scheduler.seed == 4
         assert scheduler.select(0, range(9), 3).clients == (2, 3, 4)
+
+    def test_settings_may_be_tables(self):
+        made = make_scheduler("Uniform(groups={0: 'a:b', 1: 'a:b'}, caps={'a:b': 1})", seed=0)
+        assert made.rules.groups == {0: "a:b", 1: "a:b"}
+        assert schedulers(["site=ADCS(groups={0: 'a'}, caps=1)"])["site"].startswith("ADCS(")
 
     @pytest.mark.parametrize(
         ("spec", "named"),

@@ -69,6 +69,25 @@ class Everyone(adcs.Scheduler):
         return adcs.Cohort.of(self.take(clients, m))
 
 
+class Rising(adcs.Scheduler):
+    """All clients, the first with weight one, the second with two, and so on."""
+
+    def choose(self, round, clients, m):
+        return adcs.Cohort(clients, tuple(1.0 + client for client in clients))
+
+
+class Listening(Everyone):
+    """Writes down the rounds in which it is told of training, and by how many."""
+
+    def __init__(self):
+        super().__init__()
+        self.heard = []
+
+    def learn(self, round, reports, source):
+        if source == "training":
+            self.heard.append((round, len(reports)))
+
+
 class TestLedger:
     @pytest.mark.parametrize("refresh", [1, 4, 7])
     def test_the_papers_count(self, refresh):
@@ -141,11 +160,9 @@ class TestTraining:
         sim.step()
         np.testing.assert_allclose(sim.ws[0], expected, atol=1e-15)
 
-    @pytest.mark.parametrize("settings", [{}, {"steps": 3}, {"local": "full"}])
-    def test_first_batch_is_the_same_however_many_steps(self, settings):
-        sim = play(simulation(six(), **settings), 5)
-        assert np.isfinite(sim.ws).all()
-        assert not np.array_equal(sim.ws[0], sim.ws[1])
+    def test_full_batches_are_one_step(self):
+        with pytest.raises(ValueError, match="steps must be 1 where local is full, got 3"):
+            Training(m=5, local="full", steps=3)
 
     def test_unnormalised_weights_and_an_empty_cohort(self):
         class Nobody(adcs.Scheduler):
@@ -249,6 +266,27 @@ class TestNetwork:
         assert 0 < fast < 12
         assert sim.runs[0].ledger.updates == fast
         assert sim.runs[0].ledger.seconds == pytest.approx(1.5)
+
+    def test_those_who_arrive_count_by_their_own_weights(self):
+        sim = simulation({"rising": Rising()}, m=12, network=NetworkSettings(dropout=0.5))
+        arrived = np.flatnonzero(~sim.network.fails(0, np.arange(12)))
+        assert 0 < arrived.size < 12
+        x, y = sim.federation.batches(0, arrived)
+        pairs = zip(x, y, strict=True)
+        gradients = [sim.model.loss_and_gradient(sim.ws[0], *pair)[1] for pair in pairs]
+        expected = sim.ws[0] - 0.1 * np.average(gradients, axis=0, weights=arrived + 1.0)
+        sim.step()
+        np.testing.assert_allclose(sim.ws[0], expected, atol=1e-15)
+
+    def test_whom_everybody_leaves_hears_it_alone_or_in_company(self):
+        calls = []
+        for company in ({}, {"Uniform": adcs.Uniform()}):
+            listener = Listening()
+            network = NetworkSettings(dropout=0.9)
+            play(simulation({"own": listener, **company}, m=2, network=network), 20)
+            calls.append(listener.heard)
+        assert calls[0] == calls[1]
+        assert len(calls[0]) == 20
 
     def test_all_dropped_leaves_the_model(self):
         sim = simulation({"all": Everyone()}, network=NetworkSettings(deadline=1e-9))

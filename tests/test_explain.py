@@ -15,7 +15,7 @@ from adcs.dpp.kernel import similarity, unit_rows
 from adcs.dpp.selection import Selection
 from adcs.experiments.replay import Choice, look
 from adcs.experiments.why import sentence, tables
-from adcs.schedulers import ADCS, LiveADCS
+from adcs.schedulers import ADCS, DivFL, LiveADCS, PowerOfChoice, Uniform
 from adcs.schedulers.base import Cohort
 from adcs.schedulers.snapshot import Picked
 from adcs.signals.report import ClientId, ClientReport
@@ -221,3 +221,27 @@ def test_required_clients_measure_nobody() -> None:
     assert choice.explanation is not None
     assert [pick.row for pick in choice.explanation.picks] == [2, 0]
     assert choice.explanation.left_out[0].winner == 0
+
+
+def test_nobody_is_its_own_nearest() -> None:
+    scheduler = DivFL()
+    rows = [[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]]
+    reports = [ClientReport(c, 0, update=row) for c, row in enumerate(rows)]
+    scheduler.observe(0, reports, "probe")
+    choice = look(scheduler, range(4), scheduler.select(0, range(4), 2))
+    assert all(client != other for client, (other, _) in choice.nearest.items())
+    first, second = choice.cohort.clients
+    assert choice.nearest[first][0] == second
+
+
+def test_who_was_not_asked_and_who_is_required() -> None:
+    scheduler = PowerOfChoice(candidates=2)
+    request = scheduler.request(0, range(6), 1)
+    reports = [ClientReport(c, 0, loss=1.0 + c) for c in request.clients]
+    scheduler.observe(0, reports, "probe")
+    choice = look(scheduler, range(6), scheduler.select(0, range(6), 1))
+    stranger = next(c for c in range(6) if c not in request.clients)
+    assert "it was not asked, or it did not answer" in sentence(choice, stranger)
+    sure = Uniform(required=[4])
+    choice = look(sure, range(6), sure.select(0, range(6), 2))
+    assert "because it is required" in sentence(choice, 4)

@@ -12,6 +12,7 @@ import pytest
 from adcs.experiments import claims
 from adcs.experiments.config import Experiment
 from adcs.experiments.outputs import equal_time, make_section
+from adcs.experiments.report import panel
 from adcs.experiments.reproduce import (
     Plan,
     chosen_outputs,
@@ -224,3 +225,25 @@ def test_a_folder_of_reproductions_keeps_its_settings(tmp_path: Path) -> None:
     assert (more.names, more.overrides) == (("figure-1", "kernels"), {"rounds": 100})
     with pytest.raises(FileNotFoundError, match="not a folder of reproductions"):
         Plan.resume(tmp_path, ["figure-1"], {})
+
+
+def test_runs_of_other_settings_are_not_taken_for_ours(tmp_path: Path) -> None:
+    digits = {"data": "digits", "rounds": 20}
+    Plan.start(tmp_path / "a", ["kernels"], digits).open("kernels")
+    (tmp_path / "a" / "reproduce.json").write_text("{}")
+    with pytest.raises(ValueError, match="does not say what is reproduced; delete it"):
+        Plan.resume(tmp_path / "a", ["kernels"], {})
+    (tmp_path / "a" / "reproduce.json").unlink()
+    again = Plan.start(tmp_path / "a", ["kernels"], {**digits, "rounds": 40})
+    with pytest.raises(ValueError, match="is a run with rounds 20, not 40"):
+        again.open("kernels")
+
+
+def test_bands_of_accuracies_stay_among_accuracies() -> None:
+    records = [
+        {"scheduler": "A", "seed": seed, "round": 0, "worst": value, "bias": value}
+        for seed, value in enumerate([0.0, 0.0, 0.9])
+    ]
+    band = panel(records, "worst", "round", ["A"]).lines["A"]
+    assert (band.low, band.high) == (0.0, 1.0)
+    assert panel(records, "bias", "round", ["A"]).lines["A"].high > 1.0

@@ -13,8 +13,8 @@ from adcs.dpp.kernel import Float64Array
 def worst_share(values: ArrayLike, share: float = 0.2) -> float:
     """Return the mean over the lowest share of clients, at least one of them.
 
-    >>> worst_share([0.9, 0.1, 0.5, 0.3, 0.7], share=0.4)
-    0.2
+    >>> worst_share([0.9, 0.1, 0.5, 0.3, 0.7], share=0.4), worst_share(range(6))
+    (0.2, 0.5)
     """
     ascending = np.sort(np.asarray(values, dtype=np.float64))
     count = max(1, math.ceil(share * ascending.size - 1e-9))

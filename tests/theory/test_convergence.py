@@ -369,4 +369,9 @@ def test_noise_and_norm_from_a_gram_matrix() -> None:
     expected = 0.3 * np.sqrt(200)
     assert batch_noise(gram, np.repeat([0, 1], 50)) == pytest.approx(expected, rel=0.05)
     assert np.isnan(batch_noise(gram, range(100)))
+    noisier = gram.copy()
+    noisier[50:] *= 3.0
+    noisier[:, 50:] *= 3.0
+    largest = batch_noise(noisier, np.repeat([0, 1], 50))
+    assert largest == pytest.approx(3.0 * expected, rel=0.05)
     assert largest_norm(gram=gram) == pytest.approx(np.linalg.norm(updates, axis=1).max())

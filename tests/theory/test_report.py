@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from adcs.experiments.config import Experiment
+from adcs.experiments.policies import policies
 from adcs.runs import RunFolder
 from adcs.schedulers import ADCS, Uniform
 from adcs.simulation.data import from_arrays
@@ -15,7 +17,7 @@ from adcs.simulation.federation import Federation
 from adcs.simulation.models import MLP
 from adcs.simulation.partition import make_partition
 from adcs.simulation.training import Training
-from adcs.theory import bias, softmax_smoothness
+from adcs.theory import bias, check_clusters, report, softmax_smoothness
 from adcs.theory.figure import draw
 from adcs.theory.report import Policy, analyse
 
@@ -104,6 +106,100 @@ def test_theorem_2_beside_the_run(run) -> None:
     assert any("Theorem 2 does not apply" in note for note in too_large.notes)
 
 
+def hand_made(path: Path, weights: list[float], steps: int = 1, **more) -> RunFolder:
+    """Two rounds of three clients with orthogonal updates of lengths 1, 2 and 3."""
+    config = {"m": 2, "lr": 0.01, "rounds": 2, "steps": steps, "schedulers": {"own": "own"}}
+    folder = RunFolder.create(path, {**config, **more})
+    gram = np.diag([1.0, 4.0, 9.0])
+    gap = np.array(weights) - 1 / 3
+    with folder.writer("task") as lines:
+        for round in range(2):
+            lines.append(
+                {
+                    "scheduler": "own",
+                    "seed": 0,
+                    "round": round,
+                    "bias": float(np.sqrt(gap @ gram @ gap)),
+                    "gradient_norm": float(np.sqrt(14.0) / 3.0),
+                    "cohort_weights": weights,
+                    "gram": gram[np.triu_indices(3)].tolist(),
+                    "batch_losses": [2.0, 1.0, 3.0],
+                }
+            )
+    return folder
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("weights", [[0.5, 0.5, 0.0], [0.75, 0.25, 0.0]])
+@pytest.mark.parametrize("unbiased", [True, False])
+def test_theorem_2_by_hand(tmp_path: Path, steps: int, weights: list[float], unbiased) -> None:
+    folder = hand_made(tmp_path / "run", weights, steps)
+    policies = {"own": Policy(unbiased=unbiased)}
+    # Clients 0 and 1 are of one kind: their mean noise is half of |g_0 - g_1|^2 = 5.
+    row = analyse(folder, policies=policies, groups=[0, 0, 1], smoothness=2.0).convergence[0]
+    gap = np.array(weights) - 1 / 3
+    eta, m = 0.01 * steps, 1.0 / np.square(weights).sum()
+    epsilon = 0.0 if unbiased else np.sqrt(gap**2 @ [1.0, 4.0, 9.0]) / steps
+    variance = (14.0 / 3.0 - 14.0 / 9.0) / 4.0 / steps**2 if unbiased else 0.0
+    noise = 2.5 / steps
+    terms = {
+        "optimisation": 4 * 2.0 / (eta * 2),
+        "bias": 5 * epsilon**2,
+        "variance": 16 * 2.0 * eta * (variance + noise / (m * steps)),
+        "drift": 5 / 6 * 4.0 * 1e-4 * (3.0 / steps) ** 2 * (steps - 1) * (2 * steps - 1),
+    }
+    for name, value in terms.items():
+        assert row[name] == pytest.approx(value), name
+    assert row["measured"] == pytest.approx(14.0 / 9.0 / steps**2)
+
+
+def test_theorem_1_asks_how_the_scheduler_chooses(tmp_path: Path, monkeypatch) -> None:
+    folder = hand_made(tmp_path / "run", [0.5, 0.5, 0.0])
+    seen, thetas = [], []
+
+    def watched(**given):
+        thetas.append(given["theta"])
+        return check_clusters(**given)
+
+    monkeypatch.setattr(report, "check_clusters", watched)
+
+    def quality(losses, norms):
+        seen.append((losses.tolist(), norms.tolist()))
+        return norms
+
+    analyse(folder, policies={"own": Policy(theta=0.5, quality=quality)}, groups=[0, 1, 2])
+    assert seen == [([2.0, 1.0, 3.0], [1.0, 2.0, 3.0])] * 2
+    assert thetas == [0.5, 0.5]
+    unknown = analyse(folder, policies={"own": Policy(theta=None)}, groups=[0, 1, 2])
+    assert unknown.schedulers[0]["failed"] is None
+    assert unknown.schedulers[0]["theorem1"] is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "network", "theta", "unbiased"),
+    [
+        ("Uniform", {}, 0.0, True),
+        ("Uniform", {"spread": 0.5}, 0.0, True),
+        ("Uniform", {"availability": 0.4}, 0.0, False),
+        ("Uniform(by_size=True)", {}, 0.0, False),
+        ("Uniform(independent=True)", {}, 0.0, False),
+        ("Uniform(required=[0])", {}, 0.0, False),
+        ("ADCS", {}, 0.8, False),
+        ("ADCS(quality='norm', scale='rank')", {}, 0.8, False),
+        ("ADCS(gamma=0.5)", {}, None, False),
+        ("StaticDPP", {}, 0.0, False),
+        ("LiveADCS", {}, None, False),
+    ],
+)
+def test_policies(spec: str, network: dict, theta: float | None, unbiased: bool) -> None:
+    experiment = Experiment(schedulers={"one": spec}, network=network)
+    policy = policies(experiment)["one"]
+    assert (policy.theta, policy.unbiased) == (theta, unbiased)
+    if "norm" in spec:
+        ranks = policy.quality(np.zeros(3), np.array([3.0, 1.0, 2.0]))
+        assert ranks.tolist() == [1.0, 0.0, 0.5]
+
+
 def test_clusters_are_found_when_no_groups_are_named(run) -> None:
     folder, *_ = run
     analysis = analyse(folder)
@@ -126,6 +222,8 @@ def test_runs_that_cannot_be_analysed(tmp_path: Path) -> None:
     empty = RunFolder.create(tmp_path / "b", {"m": 1, "lr": 0.1})
     with pytest.raises(ValueError, match="no inner products"):
         analyse(empty)
+    with pytest.raises(ValueError, match="smoothness must be above 0"):
+        analyse(empty, smoothness=0.0)
 
 
 def test_weighted_cohorts_have_the_general_bound_only(tmp_path: Path) -> None:
