@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from adcs import metrics
-from adcs.dpp.kernel import Float64Array, alpha
+from adcs.dpp.kernel import Float64Array, log_kernel
 from adcs.experiments import claims, wording
 from adcs.experiments.claims import Claim, Records
 from adcs.experiments.config import Experiment
@@ -20,6 +20,7 @@ from adcs.experiments.report import is_png, panel
 from adcs.experiments.specs import make_scheduler
 from adcs.experiments.tables import curves, estimate, final_ratios, summarise
 from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.theory.gram import cosines, from_triangle
 
 TOLERANCE = 0.015
 """How far a ratio or a TV distance may lie from the paper's."""
@@ -197,15 +198,11 @@ def kernel_at(record: Mapping[str, Any], scheduler: DeterminantalScheduler) -> F
     array([[1.   , 1.359],
            [1.359, 7.389]])
     """
-    losses = np.array(record["batch_losses"], dtype=np.float64)
-    gram = np.zeros((losses.size, losses.size))
-    gram[np.triu_indices(losses.size)] = record["gram"]
-    gram += np.triu(gram, 1).T
-    norms = np.sqrt(np.diag(gram))
-    quality = norms if scheduler.quality == "norm" else losses
-    weights = np.exp(alpha(scheduler.theta) * quality)
-    kernel: Float64Array = gram / np.outer(norms, norms) * np.outer(weights, weights)
-    return kernel
+    gram = from_triangle(record["gram"])
+    losses = record["batch_losses"]
+    quality = np.sqrt(gram.diagonal()) if scheduler.quality == "norm" else losses
+    sign, log_size = log_kernel(cosines(gram), quality, scheduler.theta)
+    return np.asarray(sign * np.exp(log_size))
 
 
 def _kernels(output: Output, experiment: Experiment, records: Records, stem: Path) -> Section:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -43,6 +46,19 @@ def gram_matrix(updates: ArrayLike | None = None, gram: ArrayLike | None = None)
             f"{matrix[least, least]:g}"
         )
     return 0.5 * (matrix + matrix.T)
+
+
+def from_triangle(upper: Sequence[float]) -> Float64Array:
+    """Return L from its upper triangle, row by row, as runs record it.
+
+    >>> from_triangle([4.0, 1.0, 9.0])
+    array([[4., 1.],
+           [1., 9.]])
+    """
+    n = (math.isqrt(8 * len(upper) + 1) - 1) // 2
+    gram = np.zeros((n, n))
+    gram[np.triu_indices(n)] = upper
+    return gram + np.triu(gram, 1).T
 
 
 def cosines(gram: Float64Array) -> Float64Array:

@@ -20,6 +20,7 @@ from adcs.theory.clustering import find_clusters
 from adcs.theory.clusters import ClusterCheck, check_clusters
 from adcs.theory.convergence import Constants, convergence_bound
 from adcs.theory.estimates import batch_noise, largest_norm, uniform_selection_variance
+from adcs.theory.gram import from_triangle
 
 Row = dict[str, Any]
 
@@ -125,7 +126,7 @@ def analyse(
     specs = dict(config.get("schedulers", {}))
     rounds, grams = [], []
     for record in records:
-        gram = _square(record["gram"])
+        gram = from_triangle(record["gram"])
         grams.append(gram)
         rounds.append(_round(record, gram, labels, known.get(record["scheduler"], Policy())))
     found = dict.fromkeys(row["scheduler"] for row in rounds)
@@ -155,13 +156,6 @@ def analyse(
             constant = limit if smoothness is None else smoothness
             convergence.append(_convergence(name, unbiased, chosen, config, labels, constant))
     return Analysis(rounds, schedulers, convergence, notes)
-
-
-def _square(upper: Sequence[float]) -> Float64Array:
-    n = (math.isqrt(8 * len(upper) + 1) - 1) // 2
-    gram = np.zeros((n, n))
-    gram[np.triu_indices(n)] = upper
-    return gram + np.triu(gram, 1).T
 
 
 def _round(record: Row, gram: Float64Array, labels: Sequence[Any] | None, policy: Policy) -> Row:
