@@ -169,6 +169,8 @@ def request_is_pure(make: Make) -> None:
         assert twice.request(round, crowd.clients, 4) == twice.request(round, crowd.clients, 4)
         asked = twice.request(round, crowd.clients, 4)
         assert set(asked.clients) <= set(crowd.clients), "asks only clients that are available"
+        few = crowd.clients[::2]
+        assert set(make().request(round, few, 3).clients) <= set(few), "whoever is available"
         assert crowd.play(once, round, 4).clients == crowd.play(twice, round, 4).clients
 
 

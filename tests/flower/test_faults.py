@@ -429,3 +429,60 @@ def test_a_reply_to_nothing_that_was_sent_is_ignored(toy: Any) -> None:
     grid.send_and_receive = double  # type: ignore[method-assign]
     run = toy.start(strategy, grid, 1)
     assert run.notes[0].trained == [0, 1, 2, 3, 4, 5]
+
+
+def test_patience_counts_from_the_end_of_the_wait(toy: Any) -> None:
+    grid = toy.grid()
+    grid.nodes[2].delay = math.inf
+    strategy = everyone(partition_ids=False)
+    run = toy.start(strategy, grid, 4)  # timeout 3600, patience 600
+    silent = [len(note.silent.get("training", [])) for note in run.notes]
+    assert silent == [1, 0, 0, 0]
+    assert all(len(note.owing) == 1 for note in run.notes[1:])
+
+
+def test_those_refused_in_the_probe_do_not_take_places(toy: Any, changed: Any) -> None:
+    grid = toy.grid()
+    for node in grid.nodes[:5]:
+        node.tamper = lambda reply: (
+            changed(reply, w=np.full(6, np.nan))
+            if reply.has_content() and "arrays" in reply.content
+            else reply
+        )
+    strategy = Scheduled(FedAvg(), adcs.ADCS(refresh_every=1), clients_per_round=3)
+    run = toy.start(strategy, grid, 2)
+    assert [note.trained for note in run.notes] == [[5], [5]]
+
+
+def test_a_lost_answer_to_who_are_you_is_asked_for_again(toy: Any) -> None:
+    grid = toy.grid()
+    lost: list[Message] = []
+
+    def lose(reply: Message) -> Message | None:
+        if lost:
+            return reply
+        lost.append(reply)
+        return None
+
+    grid.nodes[2].tamper = lose
+    name = f"node:{grid.nodes[2].node_id}"
+    strategy = everyone(patience=0.0)
+    run = toy.start(strategy, grid, 3)
+    assert name in run.notes[0].owing
+    assert run.notes[1].renamed == {name: 2}
+    assert set(run.notes[2].cohort.clients) == set(range(6))
+    assert set(strategy._recorder.counts) == set(range(6))
+
+
+def test_the_log_says_who_was_silent_and_what_failed(toy: Any, changed: Any, caplog: Any) -> None:
+    grid = toy.grid()
+    grid.nodes[1].delay = math.inf
+    grid.nodes[4].tamper = lambda reply: (
+        changed(reply, metrics={"eval_acc": math.nan})
+        if "eval_acc" in reply.content["metrics"]
+        else reply
+    )
+    toy.start(everyone(partition_ids=False), grid, 1)
+    assert "1 clients did not answer in time (training)" in caplog.text
+    assert "1 replies refused" in caplog.text
+    assert "eval_acc must be finite" in caplog.text

@@ -42,7 +42,6 @@ def make_probe(
     model: Model,
     *,
     rules: Rules,
-    arrays: tuple[str, ...] | None,
     evaluate_config: ConfigRecord,
 ) -> Probe:
     """Return the probe for a request.
@@ -55,8 +54,8 @@ def make_probe(
         The strategy's own training message for each node that is to be asked.
     model
         The model in them.
-    rules, arrays
-        The keys of loss and examples; the patterns of arrays in an update.
+    rules
+        The keys of loss and examples.
     evaluate_config
         The configuration of evaluate messages.
     """
@@ -70,7 +69,7 @@ def make_probe(
         contents = {node: message.content for node, message in training.items()}
         return Probe(Errand("probe", round, model), contents, MessageType.TRAIN, True)
     sketch = request.sketch if "update" in request.signals else None
-    question = Question(False, sketch, rules.loss_key, rules.weight_key or "", arrays)
+    question = Question(False, sketch, rules.loss_key, rules.weight_key or "", model.patterns)
     record = question.record()
     contents = {
         node: RecordDict({**dict(message.content.items()), QUESTION: record})

@@ -10,7 +10,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from adcs.flower.exchange import Errand, Exchange, Owed
-from adcs.flower.identity import Eligible, Registry, answered_partition, question
+from adcs.flower.identity import Eligible, Registry, answered_partition, node_name, question
 from adcs.flower.logs import Once, log
 from adcs.flower.record import Note
 from adcs.signals.report import ClientId
@@ -75,7 +75,7 @@ class Attendance:
             if owed.errand.kind == "identity":
                 self._learn(owed.node, reply)
         infos = {info.node_id: info for info in grid.get_nodes() if info.node_id in nodes}
-        strangers = self._registry.strangers(infos.values())
+        strangers = self._registry.strangers(infos.values(), self._exchange.owing())
         content = question()
         messages = [Message(content, node, "train") for node in strangers]
         answers = self._exchange.send(grid, messages, timeout, Errand("identity", round))
@@ -106,14 +106,26 @@ class Attendance:
     def _learn(self, node: int, reply: Message) -> bool:
         """Take a partition id from a reply; return whether the node has the mod."""
         if reply.has_error():
-            return reply.error.code != ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            raised = reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            if raised:
+                self._registry.settle(node)
+            return not raised
+        self._registry.settle(node)
         has_mod, partition = answered_partition(reply.content)
         self._registry.claim(node, partition)
         return has_mod
 
     def _name(self, infos: Mapping[int, NodeInfo], note: Note) -> dict[ClientId, int]:
         named = self._registry.name(infos.values())
+        before = self.clients
         self.clients = {node: client for client, node in named.items()}
+        note.renamed = {
+            before[node]: client
+            for node, client in self.clients.items()
+            if before.get(node) == node_name(node) != client
+        }
+        for old, client in note.renamed.items():
+            log.info("%s says that it is %s", old, client)
         note.disputed = dict(self._registry.disputed)
         for client, reason in note.disputed.items():
             self._once(("disputed", client), f"{client}: {reason}")

@@ -45,7 +45,7 @@ class Errand:
 
 @dataclass(frozen=True)
 class Owed:
-    """A message that was not answered in time."""
+    """A message that was not answered in time, and when that time was over."""
 
     node: int
     errand: Errand
@@ -64,7 +64,8 @@ class Exchange:
     Parameters
     ----------
     patience
-        Seconds after which a node that owes an answer is asked again all the same.
+        Seconds after the end of the wait for it in which a node that owes an answer is left
+        alone.
     """
 
     def __init__(self, patience: float) -> None:
@@ -77,18 +78,17 @@ class Exchange:
         """Send messages, wait, and return each node's reply."""
         if not messages:
             return {}
-        started = clock_of(grid)()
         replies = grid.send_and_receive(messages, timeout=timeout)
-        return self.settle(messages, replies, errand, started)
+        return self.settle(messages, replies, errand, clock_of(grid)())
 
     def settle(
         self,
         messages: Iterable[Message],
         replies: Iterable[Message],
         errand: Errand,
-        since: float,
+        now: float,
     ) -> dict[int, Message]:
-        """Return each node's reply; who has not replied owes an answer.
+        """Return each node's reply; who has not replied owes an answer from now on.
 
         Replies are matched by the message they reply to: an error that the SuperLink made
         carries the SuperLink's own node id.
@@ -100,7 +100,7 @@ class Exchange:
             node = nodes.pop(reply.metadata.reply_to_message_id, None)
             if node is not None:
                 answers[node] = reply
-        self._owed |= {message: Owed(node, errand, since) for message, node in nodes.items()}
+        self._owed |= {message: Owed(node, errand, now) for message, node in nodes.items()}
         return answers
 
     def collect(self, grid: Grid) -> list[tuple[Owed, Message]]:

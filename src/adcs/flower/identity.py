@@ -8,7 +8,7 @@ authenticated node, else the partition id that the node's own configuration name
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from flwr.app import RecordDict
 from flwr.proto.node_pb2 import NodeInfo
@@ -66,23 +66,35 @@ class Registry:
         self.authenticated = authenticated
         self.partitions = partitions
         self.disputed: dict[ClientId, str] = {}
-        self._asked: dict[int, None] = {}
+        self._asked: dict[int, None] = {}  # in the order in which they were first seen
+        self._answered: set[int] = set()
         self._claims: dict[int, int] = {}
 
-    def strangers(self, nodes: Iterable[NodeInfo]) -> list[int]:
-        """Return the nodes that are to be asked for their partition id, each of them once."""
+    def strangers(self, nodes: Iterable[NodeInfo], owing: Collection[int] = ()) -> list[int]:
+        """Return the nodes that are to be asked for their partition id.
+
+        A node is asked once; if its answer was lost, again when it owes none any more.
+        """
         if self.authenticated or not self.partitions:
             return []
-        new = [info.node_id for info in nodes if info.node_id not in self._asked]
-        self._asked.update(dict.fromkeys(new))
+        new = [
+            info.node_id
+            for info in nodes
+            if info.node_id not in self._answered and info.node_id not in owing
+        ]
+        self._asked |= {node: None for node in new if node not in self._asked}
         return new
+
+    def settle(self, node: int) -> None:
+        """Take note that a node has answered, whatever it said: it is not asked again."""
+        self._answered.add(node)
 
     def claim(self, node: int, partition: object) -> None:
         """Take a node's word for its partition id; anything but a small whole number is none."""
         if isinstance(partition, bool) or not isinstance(partition, int):
             return
         if 0 <= partition < MAX_PARTITION:
-            self._asked[node] = None
+            self._asked.setdefault(node)
             self._claims[node] = partition
 
     def name(self, nodes: Iterable[NodeInfo]) -> dict[ClientId, int]:

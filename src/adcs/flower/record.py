@@ -49,6 +49,8 @@ class Note:
         Clients that claimed another's partition id.
     evaluation
         Metrics by client.
+    renamed
+        Nodes that have said who they are only now: their client ids before and since.
     """
 
     asked: tuple[ClientId, ...] = ()
@@ -65,14 +67,28 @@ class Note:
     evaluation: dict[str, dict[ClientId, float]] = field(default_factory=dict)
     schedule_seconds: float = 0.0
     spent: Ledger = field(default_factory=Ledger)
+    renamed: dict[ClientId, ClientId] = field(default_factory=dict)
+    _warned: Counter[str] = field(default_factory=Counter)
 
     def warn(self, server_round: int) -> None:
-        """Log which replies were refused."""
-        if self.refused:
-            reasons = "; ".join(f"{one['client']}: {one['reason']}" for one in self.refused[:5])
-            log.warning(
-                "round %d: %d replies refused: %s", server_round, len(self.refused), reasons
-            )
+        """Log which replies were refused, failed or did not come, each once."""
+        for what, entries in (("refused", self.refused), ("failed", self.failed)):
+            new = entries[self._warned[what] :]
+            self._warned[what] = len(entries)
+            if new:
+                reasons = "; ".join(f"{one['client']}: {one['reason']}" for one in new[:5])
+                log.warning("round %d: %d replies %s: %s", server_round, len(new), what, reasons)
+        for stage, clients in self.silent.items():
+            if not self._warned[stage]:
+                self._warned[stage] = len(clients)
+                names = ", ".join(str(client) for client in clients[:5])
+                log.warning(
+                    "round %d: %d clients did not answer in time (%s): %s",
+                    server_round,
+                    len(clients),
+                    stage,
+                    names,
+                )
 
     def numbers(self) -> dict[str, float | int]:
         """Return the round in a few numbers, for Flower's own metrics."""
@@ -109,7 +125,8 @@ class Recorder:
         self.rounds_done = 0
         self.totals = Ledger()
         self.counts: Counter[ClientId] = Counter()
-        self.sizes: dict[ClientId, int] = {}
+        self.sizes: dict[ClientId, float] = {}
+        self.keys: tuple[str, ...] | None = None
         self._scheduler = scheduler
         self._folder: RunFolder | None = None
         self._offset = 0
@@ -118,6 +135,8 @@ class Recorder:
         ours = plain({"engine": "flower", "scheduler": settings(scheduler), **config})
         if (Path(folder) / "config.json").exists():
             self._folder = RunFolder.open(folder)
+            if self._folder.config.get("engine") != "flower":
+                raise ValueError(f"{folder} holds a run of another engine: choose another folder")
             theirs = self._folder.config.get("scheduler")
             if theirs != ours["scheduler"]:
                 raise ValueError(
@@ -136,11 +155,16 @@ class Recorder:
         self.totals = Ledger(**state["totals"])
         self.counts = Counter(dict(state["counts"]))
         self.sizes = dict(state["sizes"])
+        self.keys = None if state["keys"] is None else tuple(state["keys"])
         self._offset = int(state["offset"])
 
     def close(self, note: Note, clients: list[ClientId]) -> None:
         """Add a round that is done, and write it down."""
         self.rounds_done += 1
+        for before, since in note.renamed.items():
+            self.counts[since] += self.counts.pop(before, 0)
+            if before in self.sizes:
+                self.sizes[since] = self.sizes.pop(before)
         for client in clients:
             self.counts.setdefault(client, 0)
         self.counts.update(note.trained)
@@ -160,6 +184,7 @@ class Recorder:
                 "totals": self.totals.as_dict(),
                 "counts": [[client, count] for client, count in self.counts.items()],
                 "sizes": [[client, size] for client, size in self.sizes.items()],
+                "keys": None if self.keys is None else list(self.keys),
                 "offset": self._offset,
             },
         )
@@ -216,6 +241,10 @@ def settings(scheduler: Scheduler) -> dict[str, Any]:
         if hasattr(scheduler, name)
     }
     values = {name: getattr(scheduler, name) for name in sorted(names)}
+    rules = scheduler.rules
+    if rules:
+        groups = [[client, str(group)] for client, group in rules.groups.items()]
+        values |= {"required": rules.required, "groups": groups, "caps": rules.caps}
     return {"name": type(scheduler).__name__} | {
         # A function's own text holds an address, which is another one after a restart.
         name: plain("a function" if callable(value) else value)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,14 @@ class Model:
     patterns
         Shell patterns of the arrays that the update is made of; None takes all floating-point
         arrays but normalisation statistics, which would drown the rest.
+    keys
+        The arrays that made up the update in earlier rounds. Averaging turns whole numbers into
+        floating-point ones, and they would join it.
+
+    Attributes
+    ----------
+    keys, patterns
+        The arrays that the update is made of, and the patterns by which a client finds them.
 
     Examples
     --------
@@ -55,7 +64,12 @@ class Model:
     ('w',)
     """
 
-    def __init__(self, content: RecordDict, patterns: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        content: RecordDict,
+        patterns: Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> None:
         names = [name for name, record in content.items() if isinstance(record, ArrayRecord)]
         if not names:
             raise ValueError("a training message must carry an ArrayRecord, got none")
@@ -75,6 +89,9 @@ class Model:
                     f"arrays must name floating-point arrays of the model, got {list(patterns)} "
                     f"for a model of {floating}"
                 )
+        self.patterns = None if patterns is None else tuple(patterns)
+        if keys is not None and set(keys) < set(self.keys):
+            self.keys, self.patterns = tuple(keys), tuple(escape(key) for key in keys)
         self.width = sum(self.arrays[key].size for key in self.keys)
         self.blank = not any(self.arrays[key].any() for key in floating)
 
@@ -102,7 +119,11 @@ def model_record(content: RecordDict, name: str) -> ArrayRecord:
 
 
 def read_arrays(record: ArrayRecord, model: Model) -> Arrays:
-    """Return a reply's arrays, which must be those of the model, finite and not all zero."""
+    """Return a reply's arrays, which must be those of the model, finite and not all zero.
+
+    Floating-point arrays of another precision than was sent are turned into that, in the record
+    too: one client's float16 would make the average float16.
+    """
     missing, extra = set(model.arrays) - set(record), set(record) - set(model.arrays)
     if missing or extra:
         raise ValueError(
@@ -113,7 +134,12 @@ def read_arrays(record: ArrayRecord, model: Model) -> Arrays:
                 if keys
             )
         )
-    arrays = {key: _read_array(key, record[key], sent) for key, sent in model.arrays.items()}
+    arrays: Arrays = {}
+    for key, sent in model.arrays.items():
+        values = arrays[key] = _read_array(key, record[key], sent, key in model.keys)
+        if values.dtype != sent.dtype and values.dtype.kind == sent.dtype.kind == "f":
+            arrays[key] = values.astype(sent.dtype)
+            record[key] = Array(arrays[key])
     floating = [key for key, array in arrays.items() if array.dtype.kind == "f"]
     if floating and not model.blank and not any(arrays[key].any() for key in floating):
         raise ValueError("arrays must not all be zero")
@@ -122,7 +148,7 @@ def read_arrays(record: ArrayRecord, model: Model) -> Arrays:
     return arrays
 
 
-def _read_array(key: str, array: Array, sent: NDArray[Any]) -> NDArray[Any]:
+def _read_array(key: str, array: Array, sent: NDArray[Any], parameter: bool) -> NDArray[Any]:
     # Whole bytes are a serialised object, such as trees, whose length may change.
     fixed = sent.dtype != np.uint8
     if fixed and tuple(array.shape) != sent.shape:
@@ -131,7 +157,10 @@ def _read_array(key: str, array: Array, sent: NDArray[Any]) -> NDArray[Any]:
         values = array.numpy()
     except Exception as error:  # np.load raises many kinds on foreign bytes
         raise ValueError(f"array {key!r} cannot be read: {str(error)[:80]}") from error
-    if not isinstance(values, np.ndarray) or values.dtype.kind != sent.dtype.kind:
+    kind, wanted = values.dtype.kind, sent.dtype.kind
+    # Counters are whole numbers at a client and floating-point ones once they are averaged.
+    alike = fixed and not parameter and kind in "fiu" and wanted in "fiu"
+    if not (alike or kind == wanted):
         raise ValueError(f"array {key!r} must be of {sent.dtype}, got {array.dtype[:40]}")
     if fixed and values.shape != sent.shape:
         raise ValueError(f"array {key!r} must have shape {sent.shape}, got {values.shape}")

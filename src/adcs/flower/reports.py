@@ -28,7 +28,12 @@ def is_whole(errand: Errand, reply: Message) -> bool:
 
     A probe's reply is one if no mod was asked, or if the node has none.
     """
-    return errand.model is not None and find_answer(reply.content) is None
+    return errand.model is not None and _answer(errand, reply) is None
+
+
+def _answer(errand: Errand, reply: Message) -> dict[str, Any] | None:
+    """Return what the mod answered; None if it was not asked, whatever the reply looks like."""
+    return None if errand.question is None else find_answer(reply.content)
 
 
 def read_report(
@@ -55,7 +60,7 @@ def read_report(
     """
     if errand.model is None:
         return _from_evaluation(client, errand, metrics_of(reply.content), rules)
-    answer = find_answer(reply.content)
+    answer = _answer(errand, reply)
     if answer is not None:
         return _from_answer(client, errand, answer, rules)
     return _from_training(client, errand, reply, rules, sketch, update=update)
@@ -116,7 +121,7 @@ def _from_training(
         client,
         errand.round,
         loss=metrics.get(rules.loss_key),
-        examples=None if rules.weight_key is None else int(metrics[rules.weight_key]),
+        examples=None if rules.weight_key is None else metrics[rules.weight_key],
         **signals,
     )
 

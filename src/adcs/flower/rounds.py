@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
+from adcs.flower.exchange import Errand
 from adcs.flower.record import Note
 from adcs.flower.replies import Model
 from adcs.flower.wire import size
@@ -37,6 +38,8 @@ class Round:
         Whole training replies that came in answer to the probe.
     sent, sent_at
         The training messages that were sent, and when.
+    done
+        Whether its replies have been aggregated.
     """
 
     number: int
@@ -48,6 +51,7 @@ class Round:
     held: dict[ClientId, Message] = field(default_factory=dict)
     sent: list[Message] = field(default_factory=list)
     sent_at: float = 0.0
+    done: bool = False
 
     @property
     def clients(self) -> dict[int, ClientId]:
@@ -69,6 +73,18 @@ class Round:
         silent = [clients[node] for node in asked if node not in answers]
         if silent:
             self.note.silent[stage] = silent
+
+    def charge_late(self, errand: Errand, reply: Message) -> None:
+        """Note what an answer to an earlier round has cost."""
+        spent = self.note.spent
+        spent.bytes_up += content_bytes([reply])
+        if not reply.has_content():
+            return
+        if errand.model is None:
+            spent.loss_evaluations += 1
+        else:
+            spent.updates += 1
+            spent.extra_updates += 1
 
 
 def places(setting: ClientsPerRound, connected: int, server_round: int = 1) -> int:

@@ -51,9 +51,10 @@ class Scheduled(Strategy):
     loss_key
         The name of the loss in the metrics of training replies.
     probe_timeout
-        Seconds to wait for probes; None waits as long as for training.
+        Seconds to wait for probes; None waits as long as for training. A probe for whole updates
+        is the training of its round, and is waited for as such.
     patience
-        Seconds after which a client that owes an answer is asked again all the same.
+        Seconds after the end of the wait in which a client that owes an answer is left alone.
     authenticated
         Whether the SuperLink authenticates nodes (`--enable-supernode-auth`). A node's key is
         its identity then.
@@ -91,10 +92,14 @@ class Scheduled(Strategy):
         max_examples: float = 1e7,
         folder: str | Path | None = None,
     ) -> None:
+        check_kinds(strategy, scheduler)
         if isinstance(arrays, str):
             raise ValueError(f"arrays must be a list of patterns, got the string {arrays!r}")
         if not callable(clients_per_round):
             places(clients_per_round, 1)
+        for name, value in (("patience", patience), ("max_examples", max_examples)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+                raise ValueError(f"{name} must be a number >= 0, got {value!r}")
         self.strategy = strategy
         self.scheduler = scheduler
         self.clients_per_round = clients_per_round
@@ -117,7 +122,7 @@ class Scheduled(Strategy):
         self._recorder = Recorder(folder, scheduler, config)
         self._sketch: Sketcher | None = getattr(scheduler, "sketch", None)
         self._round: Round | None = None
-        self._evaluating: tuple[list[Message], float] = ([], 0.0)
+        self._evaluating: tuple[list[Message], Callable[[], float]] = ([], time.monotonic)
         self._timeout: float | None = 3600.0
         self._evaluate_config = ConfigRecord()
         fraction = getattr(inner, "fraction_train", 1.0)
@@ -162,7 +167,7 @@ class Scheduled(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Probe if the scheduler asks for it, choose, and return the cohort's messages."""
-        self._close_round()
+        self._close_round()  # One that was broken off is not counted, and is run again.
         round = self._round = Round(self.rounds_done, clock_of(grid))
         number, note = round.number, round.note
         late = self._exchange.collect(grid)
@@ -170,7 +175,8 @@ class Scheduled(Strategy):
         if not messages:
             return []
         round.training = {message.metadata.dst_node_id: message for message in messages}
-        round.model = Model(messages[0].content, self.arrays)
+        round.model = Model(messages[0].content, self.arrays, self._recorder.keys)
+        self._recorder.keys = round.model.keys
         round.nodes = self._attendance.call(
             grid, round.training, note, round=number, late=late, timeout=self._probe_wait()
         )
@@ -185,7 +191,7 @@ class Scheduled(Strategy):
         started = time.perf_counter()
         free = self._attendance.free(round.nodes)
         willing = tuple(client for client in free if client not in in_vain)
-        note.cohort = self.scheduler.select(number, willing if len(willing) >= m else free, m)
+        note.cohort = self.scheduler.select(number, willing or free, m)
         note.schedule_seconds += time.perf_counter() - started
         round.sent = [
             again(round.training[round.nodes[client]])
@@ -204,14 +210,13 @@ class Scheduled(Strategy):
             return self.strategy.aggregate_train(self.rounds_done + 1, replies)
         number, note = round.number, round.note
         errand = Errand("training", number, round.model)
-        answers = self._exchange.settle(round.sent, replies, errand, round.sent_at)
+        answers = self._exchange.settle(round.sent, replies, errand, round.clock())
         note.spent.seconds += round.clock() - round.sent_at
         round.charge(round.sent, answers, "training")
         held = {c: round.held[c] for c in note.cohort.clients if c in round.held}
         told = "training" in self.scheduler.remembers
         heard = {**round.by_client(answers), **held}
         read = self._reader.read(errand, heard, note, sketch=self._sketch, update=told)
-        note.trained = list(read.whole)
         contents = sum(reply.has_content() for reply in answers.values())
         note.spent.updates += contents
         note.spent.extra_updates += contents - len(read.whole)
@@ -225,9 +230,16 @@ class Scheduled(Strategy):
                 f"{type(self.strategy).__name__} aggregates without client weights: those of "
                 f"{type(self.scheduler).__name__} are not used",
             )
-        errors = [reply for reply in answers.values() if reply.has_error()]
-        arrays, metrics = self.strategy.aggregate_train(number + 1, [*read.whole.values(), *errors])
+        arrays: ArrayRecord | None = None
+        metrics: MetricRecord | None = None
+        if read.whole:  # Some strategies divide by the number of replies.
+            errors = [reply for reply in answers.values() if reply.has_error()]
+            usable = [*read.whole.values(), *errors]
+            arrays, metrics = self.strategy.aggregate_train(number + 1, usable)
+        if arrays is not None:
+            note.trained = list(read.whole)
         note.warn(number + 1)
+        round.done = True
         combined = MetricRecord() if metrics is None else metrics
         for key, value in note.numbers().items():
             combined[key] = value
@@ -240,20 +252,21 @@ class Scheduled(Strategy):
         messages = self.strategy.configure_evaluate(self.rounds_done + 1, arrays, config, grid)
         owing = self._exchange.owing()
         sent = [message for message in messages if message.metadata.dst_node_id not in owing]
-        self._evaluating = (sent, clock_of(grid)())
+        self._evaluating = (sent, clock_of(grid))
         return sent
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Let the strategy aggregate, and add worst, worst 20 % and average over clients."""
-        sent, since = self._evaluating
+        sent, clock = self._evaluating
         errand = Errand("evaluation", self.rounds_done)
-        answers = self._exchange.settle(sent, replies, errand, since)
+        answers = self._exchange.settle(sent, replies, errand, clock())
         clients = self._attendance.clients
         note = Note() if self._round is None else self._round.note
         heard = {clients.get(node, node_name(node)): reply for node, reply in answers.items()}
         good = self._reader.evaluations(heard, note)
+        note.warn(self.rounds_done + 1)
         errors = [reply for reply in answers.values() if reply.has_error()]
         metrics = self.strategy.aggregate_evaluate(
             self.rounds_done + 1, [*(reply for reply, _ in good.values()), *errors]
@@ -280,7 +293,6 @@ class Scheduled(Strategy):
             {node: round.training[node] for node in nodes},
             round.model,
             rules=self._rules,
-            arrays=self.arrays,
             evaluate_config=self._evaluate_config,
         )
         messages = [Message(probe.contents[node], node, probe.message_type) for node in nodes]
@@ -292,6 +304,7 @@ class Scheduled(Strategy):
         started = time.perf_counter()
         heard = round.by_client(answers)
         read = self._reader.read(probe.errand, heard, note, sketch=self._sketch)
+        self._enrol(round.number, read.reports)
         self.scheduler.observe(round.number, read.reports, "probe")
         note.schedule_seconds += time.perf_counter() - started
         round.held = read.whole
@@ -304,7 +317,8 @@ class Scheduled(Strategy):
             note.spent.extra_updates += contents
         if probe.errand.question is not None and read.whole:
             self._attendance.lacks_mod({c: round.nodes[c] for c in read.whole}, note)
-        if "loss" in request.signals and all(report.loss is None for report in read.reports):
+        lossless = "loss" in request.signals and all(r.loss is None for r in read.reports)
+        if lossless and read.reports:
             self._once(
                 "loss",
                 f"no client reported {self._rules.loss_key!r}: name the loss of your training "
@@ -323,6 +337,8 @@ class Scheduled(Strategy):
             round.note.late.append(entry)
             if errand.kind != "evaluation":
                 read = self._reader.read(errand, {client: reply}, round.note, sketch=self._sketch)
+                round.charge_late(errand, reply)
+                self._enrol(round.number, read.reports)
                 self.scheduler.observe(round.number, read.reports, errand.kind)
 
     def _enrol(self, number: int, reports: Iterable[ClientReport]) -> None:
@@ -342,6 +358,22 @@ class Scheduled(Strategy):
         return self._timeout if self.probe_timeout is None else self.probe_timeout
 
     def _close_round(self) -> None:
-        if self._round is not None:
+        if self._round is not None and self._round.done:
             self._recorder.close(self._round.note, list(self._round.nodes))
-            self._round = None
+        self._round = None
+
+
+def check_kinds(strategy: object, scheduler: object) -> None:
+    """Refuse what is no strategy of Flower's message API, or no scheduler, before a run begins."""
+    if not isinstance(strategy, Strategy):
+        raise ValueError(
+            "strategy must be one of flwr.serverapp.strategy, got "
+            f"{type(strategy).__module__}.{type(strategy).__name__}"
+        )
+    if not isinstance(scheduler, Scheduler):
+        raise ValueError(f"scheduler must be a scheduler, such as adcs.ADCS(), got {scheduler!r}")
+    if getattr(strategy, "accountant", None) is not None:
+        raise ValueError(
+            "a privacy accountant counts the nodes that its strategy addresses, which are all of "
+            "them here; give the strategy no accountant"
+        )

@@ -83,7 +83,7 @@ def weigh(
     weight_key
         The strategy's `weighted_by_key`.
     known
-        The numbers of examples that clients have told, among them all that replied.
+        The numbers of examples that clients have told.
     clients
         All that could have been chosen; who has not told its size counts as an average one.
 
@@ -99,9 +99,10 @@ def weigh(
     weight = dict(zip(cohort.clients, cohort.weights, strict=True))
     scale = 1.0
     if not cohort.normalise:
-        mean = sum(known[client] for client in replies) / len(replies)
+        told = [known[client] for client in clients if client in known]
+        mean = sum(told) / len(told) if told else 1.0
         total = sum(known.get(client, mean) for client in clients)
-        scale = sum(known[client] * weight[client] for client in replies) / total
+        scale = sum(known.get(client, mean) * weight[client] for client in replies) / total
     for client, message in replies.items():
         content = RecordDict(dict(message.content.items()))
         for name, record in message.content.items():

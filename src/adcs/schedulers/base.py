@@ -12,6 +12,7 @@ A scheduler of one's own implements `choose`, and `ask` if it needs to know some
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ from adcs.signals.sketch import Sketcher
 Signal = Literal["loss", "norm", "update"]
 Source = Literal["enrolment", "probe", "training"]
 SOURCES: tuple[Source, ...] = get_args(Source)
+SIGNALS = frozenset(get_args(Signal))
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,10 @@ class Scheduler(ABC):
 
     def request(self, round: int, available: Sequence[ClientId], m: int) -> Request:
         """Return whom to ask what before selecting; asking twice in a round is asking once."""
-        return self.ask(_check_round(round), self._ordered(available), _check_places(m))
+        clients = self._ordered(available)
+        asked = self.ask(_check_round(round), clients, _check_places(m))
+        self._check_request(asked, clients)
+        return asked
 
     def observe(self, round: int, reports: Iterable[ClientReport], source: Source) -> None:
         """Take evidence; a report that cannot be used is refused alone and named in the next
@@ -203,6 +208,25 @@ class Scheduler(ABC):
         places = self.rules.places(ranked, m)
         return places.fill([*places.required, *ranked])
 
+    def _check_request(self, asked: Request, clients: tuple[ClientId, ...]) -> None:
+        """Refuse a request that no engine could carry out."""
+        name = f"{type(self).__name__}.ask"
+        if not isinstance(asked, Request):
+            raise ValueError(f"{name} must return a Request, got {type(asked).__name__}")
+        if not asked.clients:
+            return
+        signals = asked.signals
+        if not isinstance(signals, (frozenset, set)) or not signals or not signals <= SIGNALS:
+            raise ValueError(
+                f"{name} must ask for a set of signals out of {sorted(SIGNALS)}, got {signals!r}"
+            )
+        if asked.clients is not clients:  # as they are, they have been checked
+            distinct = set(asked.clients)
+            strange = distinct - self._present(clients)
+            if strange or len(distinct) < len(asked.clients):
+                what = f"{next(iter(strange))!r}" if strange else "one of them twice"
+                raise ValueError(f"{name} must ask available clients, each once, got {what}")
+
     def _check(self, cohort: Cohort, clients: tuple[ClientId, ...], m: int) -> None:
         """Refuse a choice that breaks the contract, before an engine trains by it."""
         name = f"{type(self).__name__}.choose"
@@ -219,6 +243,8 @@ class Scheduler(ABC):
                 f"{name} must return a weight for each of {len(chosen)} clients, "
                 f"got {len(cohort.weights)}"
             )
+        if not all(0.0 < weight < math.inf for weight in cohort.weights):
+            raise ValueError(f"{name} must return positive weights, got {cohort.weights}")
         if self.fixed_size and len(chosen) != min(m, len(clients)):
             room = self.rules.places(clients, m).left
             if len(chosen) != room:
