@@ -488,3 +488,43 @@ def test_live_keeps_each_update_once() -> None:
     rows = np.random.default_rng(0).normal(size=(6, 5000))
     sizes = [len(pack(told(make(), 0, rows).state())) for make in (adcs.ADCS, adcs.LiveADCS)]
     assert sizes[1] < 1.1 * sizes[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (None, "must return a Request, got NoneType"),
+        (adcs.Request((1, 2), frozenset({"lss"})), "signals out of .*, got frozenset.*lss"),
+        (adcs.Request((1, 2), "loss"), "signals out of .*, got 'loss'"),
+        (adcs.Request((1, 2)), r"signals out of .*, got frozenset\(\)"),
+        (adcs.Request((1, 99), frozenset({"loss"})), "available clients, each once, got 99"),
+        (adcs.Request((1, 1), frozenset({"loss"})), "each once, got one of them twice"),
+    ],
+)
+def test_a_request_that_cannot_be_carried_out_is_refused(answer, named) -> None:
+    class Asking(Lawless):
+        def ask(self, round, clients, m):
+            return answer
+
+    with pytest.raises(ValueError, match=rf"Asking\.ask must .*{named}|Asking\.ask {named}"):
+        Asking().request(0, [1, 2, 3], 2)
+
+
+def test_weights_are_positive() -> None:
+    class Weighing(adcs.Scheduler):
+        def choose(self, round, clients, m):
+            return adcs.Cohort(clients[:m], (1.0, 0.0))
+
+    with pytest.raises(ValueError, match="must return positive weights"):
+        Weighing().select(0, [1, 2, 3], 2)
+
+
+def test_what_is_known_is_a_mapping() -> None:
+    scheduler = told(adcs.ADCS(), 0, np.eye(3))
+    assert list(scheduler.known) == [0, 1, 2]
+    assert {client: report.loss for client, report in scheduler.known.items()} == {
+        0: 1.0,
+        1: 1.0,
+        2: 1.0,
+    }
+    assert scheduler.known.get("stranger") is None

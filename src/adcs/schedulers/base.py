@@ -45,6 +45,11 @@ class Request:
         Any of "loss", "norm" and "update".
     sketch
         How to sketch the update; None asks for all of it.
+
+    Examples
+    --------
+    >>> Request((3, 7), frozenset({"loss"})).clients
+    (3, 7)
     """
 
     clients: tuple[ClientId, ...] = ()
@@ -67,6 +72,11 @@ class Cohort:
         over all clients, as unbiased estimators need.
     diagnostics
         What there is to say about the choice, as JSON values.
+
+    Examples
+    --------
+    >>> Cohort((3, 7), (0.25, 0.75)).normalise
+    True
     """
 
     clients: tuple[ClientId, ...]
@@ -97,6 +107,15 @@ class Scheduler(ABC):
         one cohort: a number, or a mapping from group to number.
     required
         Clients that are in every cohort while they are available.
+
+    Examples
+    --------
+    >>> class InTurn(Scheduler):
+    ...     def choose(self, round, clients, m):
+    ...         start = round * m % len(clients)
+    ...         return Cohort.of(self.take(clients[start:] + clients[:start], m))
+    >>> InTurn().select(1, ["a", "b", "c"], 2).clients
+    ('c', 'a')
     """
 
     fixed_size: bool = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -23,8 +23,8 @@ from adcs.signals.sketch import Sketch
 from adcs.signals.table import ReportTable
 
 
-class ReportBook:
-    """The latest usable evidence of each client.
+class ReportBook(Mapping[ClientId, ClientReport]):
+    """The latest usable evidence of each client: a mapping from clients to reports.
 
     The learning signals of a report (loss, norm, update or sketch) replace a client's older ones
     as a whole, because they belong to one model; its size and timings are kept until newer ones
@@ -54,6 +54,9 @@ class ReportBook:
     def __len__(self) -> int:
         return len(self._entered())
 
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._entered())
+
     @property
     def width(self) -> int | None:
         """The length of the updates, or sketches, in the book; None while it holds none."""
@@ -63,10 +66,6 @@ class ReportBook:
     def _form(self) -> Form | None:
         value = self._forms.value
         return None if value is None else Form(*value)  # type: ignore[arg-type]
-
-    def get(self, client: ClientId) -> ClientReport | None:
-        """Return the client's evidence, or None if nothing is known."""
-        return self._entered().get(client)
 
     def told(
         self, name: str, round: int, clients: tuple[ClientId, ...]
