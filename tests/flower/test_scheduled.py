@@ -630,3 +630,47 @@ def test_an_accountant_is_refused() -> None:
 
     with pytest.raises(ValueError, match="privacy accountant"):
         Scheduled(Accounted(), adcs.ADCS(), clients_per_round=3)
+
+
+def test_more_examples_than_allowed_are_withheld(toy: Any) -> None:
+    strategy = Scheduled(FedAvg(), adcs.Uniform(), clients_per_round=6, max_examples=13)
+    run = toy.start(strategy, toy.grid(), 1)
+    assert run.notes[0].trained == [0, 1, 2, 3]
+    assert {one["client"] for one in run.notes[0].refused} >= {4, 5}
+
+
+def test_a_probe_for_losses_is_an_evaluation_with_its_config(toy: Any) -> None:
+    seen: list[dict[str, Any]] = []
+    app = ClientApp(mods=[probe_mod])
+
+    @app.evaluate()
+    def loss(message: Message, context: Any) -> Message:
+        seen.append(dict(message.content["config"]))
+        client = context.node_config["partition-id"]
+        metrics = MetricRecord({"eval_loss": 1.0 + client, "num-examples": 10})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        w = message.content["arrays"]["w"].numpy() + 1.0
+        metrics = MetricRecord({"train_loss": 1.0, "num-examples": 10})
+        arrays = ArrayRecord({"w": Array(w)})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    strategy = Scheduled(FedAvg(fraction_evaluate=0.0), adcs.PowerOfChoice(), clients_per_round=2)
+    config = ConfigRecord({"shards": 3})
+    run = strategy.start(LocalGrid(app, 6), toy.initial(), 2, evaluate_config=config)
+    assert run.train_metrics_clientapp[2]["adcs-trained"] == 2
+    assert [one["server-round"] for one in seen] == [1] * 6 + [2] * 6
+    assert all(one["shards"] == 3 for one in seen)
+
+
+def test_sizes_outlive_a_restart(toy: Any, tmp_path: Path) -> None:
+    def strategy() -> Scheduled:
+        scheduler = adcs.Uniform(independent=True)
+        return Scheduled(FedAvg(), scheduler, clients_per_round=4, folder=tmp_path / "run")
+
+    first = strategy()
+    toy.start(first, toy.grid(), 3)
+    assert first._recorder.sizes
+    assert strategy()._recorder.sizes == first._recorder.sizes
