@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from adcs.experiments import claims, plots, wording
-from adcs.experiments.plots import Bars, Dots, bar_figure, dot_figure
+from adcs.experiments.plots import (
+    Bars,
+    Dots,
+    Line,
+    Panel,
+    bar_figure,
+    dot_figure,
+    line_figure,
+    line_style,
+)
 from adcs.experiments.tables import Estimate
 
 
@@ -59,6 +68,53 @@ def test_no_dot_is_cut_off(drawn: list[Any], tmp_path: Path) -> None:
         for line in ax.lines:
             assert left < line.get_xdata().min() <= line.get_xdata().max() < right
             assert bottom < line.get_ydata().min() <= line.get_ydata().max() < top
+
+
+def panels(labels: list[str], count: int) -> list[Panel]:
+    """Panels with a line for each label."""
+    x = np.arange(3.0)
+    lines = {label: Line(x, x + i, x + i, x + i) for i, label in enumerate(labels)}
+    return [Panel("round", f"panel {i}", lines) for i in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["Uniform", *[f"ADCS(theta=0.{i},refresh_every=10)" for i in range(4)]],
+        [f"scheduler number {i}" for i in range(11)],
+        [f"/home/somebody/schedulers/patient.py:Patient(patience=0.5,{'a' * 90})", "Uniform"],
+    ],
+)
+def test_no_entry_of_a_legend_is_cut_off(
+    labels: list[str], count: int, drawn: list[Any], tmp_path: Path
+) -> None:
+    title = "a-name-of-a-file-that-is-rather-long-for-a-title: 18 of 30 clients per round " * 2
+    line_figure(tmp_path / "lines", title, panels(labels, count))
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    words = [text.get_text().replace("\n", "") for text in legend.get_texts()]
+    assert words == labels
+    page = figure.bbox
+    for part in (legend, figure._suptitle):
+        box = part.get_window_extent()
+        assert page.x0 <= box.x0 < box.x1 <= page.x1
+        assert page.y0 <= box.y0 < box.y1 <= page.y1
+    # The curves keep their room.
+    assert min(ax.get_window_extent().height for ax in figure.axes) > 0.55 * 3.6 * figure.dpi
+
+
+def test_a_short_legend_leaves_the_figure_as_it_is(drawn: list[Any], tmp_path: Path) -> None:
+    line_figure(tmp_path / "lines", "title", panels(["a", "b", "c", "d", "e"], 2))
+    assert drawn[0].get_size_inches().tolist() == [9.2, 4.2]
+    assert drawn[0].legends[0]._ncols == 4
+
+
+def test_many_lines_are_told_apart() -> None:
+    styles = [line_style(i) for i in range(40)]
+    assert len({tuple(str(s[k]) for k in ("color", "linestyle", "marker")) for s in styles}) == 40
+    assert {style["marker"] for style in styles[:8]} == {""}
 
 
 def run(label: str, worst: float, seeds: int = 3) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import pytest
 from adcs.experiments import claims
 from adcs.experiments.config import Experiment
 from adcs.experiments.outputs import equal_time, make_section
+from adcs.experiments.plots import line_figure
 from adcs.experiments.report import panel
 from adcs.experiments.reproduce import (
     Plan,
@@ -140,11 +141,33 @@ def test_figure_files_hold_what_the_records_say(tmp_path: Path) -> None:
     with section.files[-1].open() as file:
         rows = list(csv.DictReader(file))
     last = [r for r in rows if r["line"] == "ADCS" and r["panel"].startswith("worst test")][-1]
-    assert (float(last["x"]), float(last["mean"])) == (20000.0, 0.61)
+    assert (float(last["round"]), float(last["mean"])) == (20000.0, 0.61)
     # Seeds are 0.01 apart: half the interval is 4.302653 * 0.01 / sqrt(3).
     assert float(last["high"]) == pytest.approx(0.61 + 0.0248414, abs=1e-5)
     assert "**holds**" in section.markdown()
+    assert "Curves are means over 5 seeds, shades their 95 %" in section.markdown()
     assert f"({tmp_path.name}/figure-1.png)" in section.markdown()
+
+
+@pytest.mark.parametrize(
+    ("against", "scale", "column", "last"),
+    [
+        ("bytes", 1.0, "traffic_up_and_down_MB", 0.04),
+        ("bytes", 1e6, "traffic_up_and_down_GB", 40.0),
+        ("seconds", 0.1, "virtual_time_seconds", 2000.0),
+        ("seconds", 3.6, "virtual_time_hours", 20.0),
+    ],
+)
+def test_figure_files_name_the_unit(
+    against: str, scale: float, column: str, last: float, tmp_path: Path
+) -> None:
+    lines = records({"A": 0.5})
+    for line in lines:
+        line.update({key: scale * line[key] for key in ("bytes_up", "bytes_down", "seconds")})
+    files = line_figure(tmp_path / "a", "title", [panel(lines, "worst", against, ["A"])])
+    with files[-1].open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[-1][column]) == pytest.approx(last)
 
 
 def test_table_1_flags_what_is_far_off(tmp_path: Path) -> None:

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adcs.experiments.tables import curves, diverged, estimate, final_ratios, paired, summarise
+from adcs.experiments.tables import (
+    curves,
+    diverged,
+    estimate,
+    final_ratios,
+    paired,
+    running_mean,
+    summarise,
+)
 
 
 def record(scheduler: str, seed: int, round: int, **values: Any) -> dict[str, Any]:
@@ -84,7 +92,17 @@ def test_band_and_smoothing() -> None:
     mean, low, high = found.band("A")
     np.testing.assert_allclose(mean, [0.1, 0.11, 0.12])
     np.testing.assert_allclose(high - low, 2 * 4.302653 * 0.1 / math.sqrt(3), rtol=1e-6)
-    np.testing.assert_allclose(found.smooth(3).values["A"][0], [0.005, 0.01, 0.015])
+    np.testing.assert_allclose(found.smooth(3).values["A"][0], [0.0, 0.01, 0.02])
+
+
+def test_a_running_mean_begins_and_ends_with_the_values_themselves() -> None:
+    values = np.array([0.1, 0.5, 0.6, 0.4, 0.9, 0.7, 0.2])
+    found = running_mean(values, 5)
+    assert (found[0], found[-1]) == (0.1, 0.2)
+    np.testing.assert_allclose(found[1:3], [0.4, 0.5])
+    np.testing.assert_array_equal(running_mean(values, 1), values)
+    with pytest.raises(ValueError, match="window must be odd, got 4"):
+        running_mean(values, 4)
 
 
 @pytest.mark.parametrize(

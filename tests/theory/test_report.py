@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from adcs.experiments.config import Experiment
 from adcs.experiments.policies import policies
+from adcs.experiments.theory_figure import draw
 from adcs.runs import RunFolder
 from adcs.schedulers import ADCS, Uniform
 from adcs.simulation.data import from_arrays
@@ -18,7 +20,6 @@ from adcs.simulation.models import MLP
 from adcs.simulation.partition import make_partition
 from adcs.simulation.training import Training
 from adcs.theory import bias, check_clusters, report, softmax_smoothness
-from adcs.theory.figure import draw
 from adcs.theory.report import Policy, analyse
 
 ROUNDS, M, LR = 12, 4, 0.02
@@ -213,6 +214,31 @@ def test_figure(run, tmp_path: Path) -> None:
     target = draw(analyse(folder, groups=groups), tmp_path / "theory.png")
     assert target.read_bytes()[:4] == b"\x89PNG"
     assert target.stat().st_size > 20_000
+
+
+def test_titles_and_legend_have_room(run, tmp_path: Path, monkeypatch) -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    folder, groups, _ = run
+    kept = []
+    save = figures.Figure.savefig
+
+    def keep(figure, *args, **more):
+        kept.append(figure)
+        save(figure, *args, **more)
+
+    monkeypatch.setattr(figures.Figure, "savefig", keep)
+    found = analyse(folder, groups=groups)
+    names = ["ADCS(theta=0.2,refresh_every=10,quality='norm')", "a" * 80, "b" * 30]
+    rows = [{**row, "scheduler": name} for name in names for row in found.rounds[:4]]
+    for count in (1, 3):
+        shown = [{"scheduler": name} for name in names[:count]]
+        draw(replace(found, rounds=rows, schedulers=shown), tmp_path / "theory.png")
+        figure = kept.pop()
+        figure.draw_without_rendering()
+        titles = [axes.title.get_window_extent() for axes in figure.axes]
+        for box in [*titles, figure.legends[0].get_window_extent()]:
+            assert 0.0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert not any(a.overlaps(b) for i, a in enumerate(titles) for b in titles[:i])
 
 
 def test_runs_that_cannot_be_analysed(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from adcs.experiments.console import say, show_table
 from adcs.experiments.folders import experiment_of
 from adcs.experiments.plots import write_csv
 from adcs.experiments.policies import policies
+from adcs.experiments.theory_figure import draw
 from adcs.runs import RunFolder
-from adcs.theory.figure import draw
 from adcs.theory.report import analyse
 
 BIAS = {

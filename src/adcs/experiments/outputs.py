@@ -16,7 +16,7 @@ from adcs.experiments import claims, wording
 from adcs.experiments.claims import Claim, Records
 from adcs.experiments.config import Experiment
 from adcs.experiments.plots import Bars, Map, bar_figure, heat_figure, line_figure
-from adcs.experiments.report import is_png, panel
+from adcs.experiments.report import caption, is_png, panel
 from adcs.experiments.specs import make_scheduler
 from adcs.experiments.tables import curves, estimate, final_ratios, summarise
 from adcs.schedulers.determinantal import DeterminantalScheduler
@@ -49,6 +49,7 @@ class Section:
     claims: list[Claim]
     text: str
     files: list[Path]
+    caption: str = ""
 
     def markdown(self) -> str:
         """Return the section as Markdown, its figures linked."""
@@ -59,7 +60,8 @@ class Section:
             if is_png(path)
         ]
         verdicts = "\n".join(claim.line() for claim in self.claims)
-        return "\n\n".join(filter(None, [f"## {self.output.title}", verdicts, self.text, *links]))
+        parts = [f"## {self.output.title}", verdicts, self.text, *links, self.caption]
+        return "\n\n".join(filter(None, parts))
 
 
 def make_section(
@@ -104,7 +106,7 @@ def make_section(
         text = ""
     elif output.name == "communication":
         text += "\n\n" + equal_time(records, labels)
-    return Section(output, found, text, files)
+    return Section(output, found, text, files, caption(experiment.seeds))
 
 
 def equal_time(records: Records, labels: Sequence[str]) -> str:
@@ -163,7 +165,9 @@ def _table_1(
     text = wording.markdown(heads, lines) + f"\n\n**Bold** differs by more than {TOLERANCE}."
     names = [str(k) for k in range(theirs.size)]
     files = bar_figure(stem, output.title, bars, names, "ratio of selections")
-    return Section(output, found, text, files)
+    seeds = len(ratios)
+    bars_are = f"means over {seeds} seeds with 95 % intervals" if seeds > 1 else "of one seed"
+    return Section(output, found, text, files, f"Bars are {bars_are}.")
 
 
 def _flag(text: str, far: bool) -> str:

@@ -1,12 +1,14 @@
 """Figures as PDF and PNG, each with a CSV of what is drawn.
 
 Colours are Okabe and Ito's, which people with colour-blindness tell apart; line styles differ as
-well. Nothing here computes: what is drawn comes in as panels, and goes out as lines and numbers.
+well, and from the ninth line on there are marks. Nothing here computes: what is drawn comes in as
+panels, and goes out as lines and numbers.
 """
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from adcs.dpp.kernel import Float64Array
+from adcs.experiments.lettering import add_legend, add_title
 from adcs.experiments.tables import Estimate
 
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C")
@@ -28,6 +31,7 @@ DASHES: tuple[Any, ...] = (
     (0, (6, 1.5, 1, 1.5, 1, 1.5)),
     (0, (8, 2)),
 )
+MARKS = ("", "o", "^", "s", "x")
 
 
 @dataclass(frozen=True)
@@ -59,14 +63,11 @@ def line_figure(stem: Path, title: str, panels: Sequence[Panel]) -> list[Path]:
     title
         Above the figure.
     panels
-        What to draw. The lines of the first panel make the legend.
+        What to draw, all against the same x. The lines of the first panel make the legend.
     """
     width = 6.6 if len(panels) == 1 else 4.6
     figure, axes = _subplots(1, len(panels), width=width, height=3.6)
-    style = {
-        name: {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i % len(DASHES)]}
-        for i, name in enumerate(panels[0].lines)
-    }
+    style = {name: line_style(i) for i, name in enumerate(panels[0].lines)}
     for ax, panel in zip(axes[0], panels, strict=True):
         for name, line in panel.lines.items():
             ax.plot(line.x, line.mean, label=name, linewidth=1.4, **style[name])
@@ -82,12 +83,10 @@ def line_figure(stem: Path, title: str, panels: Sequence[Panel]) -> list[Path]:
         margin = 0.08 * (max(ends) - min(ends)) or 0.05
         ax.set_ylim(min(ends) - margin, max(ends) + margin)
     handles, names = axes[0][0].get_legend_handles_labels()
-    columns = min(len(names), {1: 3, 2: 4}.get(len(panels), 7))
-    figure.legend(
-        handles, names, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.2
-    )
-    figure.suptitle(title)
-    header = ("panel", "line", "x", "mean", "low", "high")
+    add_title(figure, title)
+    add_legend(figure, handles, names, {1: 3, 2: 4}.get(len(panels), 7), handlelength=3.2)
+    x = re.sub(r"\W+", "_", panels[0].x_label).strip("_")  # It says the unit.
+    header = ("panel", "line", x, "mean", "low", "high")
     rows = [
         (panel.y_label.replace("\n", " "), name, *point)
         for panel in panels
@@ -95,6 +94,18 @@ def line_figure(stem: Path, title: str, panels: Sequence[Panel]) -> list[Path]:
         for point in zip(line.x, line.mean, line.low, line.high, strict=True)
     ]
     return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
+
+
+def line_style(place: int) -> dict[str, Any]:
+    """Return how the line at some place is drawn: forty of them differ.
+
+    >>> line_style(8)["color"] == line_style(0)["color"], line_style(8)["marker"]
+    (True, 'o')
+    """
+    turn, i = divmod(place, len(COLOURS))
+    style = {"color": COLOURS[i], "linestyle": DASHES[i], "marker": MARKS[turn % len(MARKS)]}
+    # Marks at equal distances along the line, and not at the same places as its neighbours'.
+    return {**style, "markersize": 4.5, "markevery": (0.0125 * i, 0.1)} if turn else style
 
 
 @dataclass(frozen=True)
@@ -124,8 +135,8 @@ def bar_figure(
     axes[0][0].set_ylim(bottom=0.0)
     axes[0][0].set_ylabel(y_label)
     handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle(title)
+    add_title(figure, title)
+    add_legend(figure, handles, labels, 2)
     rows = [
         (bars.name, name, *numbers)
         for bars in panels
@@ -171,8 +182,8 @@ def dot_figure(stem: Path, title: str, lines: Sequence[Dots]) -> list[Path]:
     for ax in (left, right):
         ax.grid(alpha=0.3, linewidth=0.5)
     handles, names = left.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle(title)
+    add_title(figure, title)
+    add_legend(figure, handles, names, 3)
     rows = [
         (line.title, name, e.mean, e.low, e.high, line.work.get(name, 0.0))
         for line in lines
@@ -214,7 +225,7 @@ def heat_figure(
             bar.ax.tick_params(labelsize=6)
             bar.ax.minorticks_off()
         line[0].set_ylabel(name, fontsize=9)
-    figure.suptitle(f"{title}\ncolours: logarithmic beyond 1 % of a map's largest entry")
+    add_title(figure, f"{title}\ncolours: logarithmic beyond 1 % of a map's largest entry")
     cells = [
         (name, item.title, labels[i], labels[j], item.matrix[i, j])
         for name, maps in rows.items()

@@ -40,6 +40,7 @@ def panel(
     """Return one field over rounds, bytes or seconds, with bands over seeds, ready to draw."""
     found = curves(records, field, labels)
     window = max(1, found.rounds.size // SMOOTH)
+    window += 1 - window % 2  # As many evaluations before a round as after it.
     found = found.smooth(window)
     x = {label: found.rounds.astype(np.float64) for label in labels}
     if against != "round":
@@ -60,6 +61,22 @@ def panel(
         lines[label] = Line(x[label] / unit, mean, low, high)
     name = NAMES[field] + (f"\n(mean of {window} evaluations)" if window > 1 else "")
     return Panel(axis, name, lines)
+
+
+def caption(seeds: int) -> str:
+    """Return what is drawn in figures of curves.
+
+    >>> caption(5)
+    'Curves are means over 5 seeds, shades their 95 % Student intervals.'
+    >>> caption(1)
+    'Curves are of one seed; shades, 95 % Student intervals, are drawn from 3 seeds on.'
+    """
+    if seeds >= BAND_SEEDS:
+        return f"Curves are means over {seeds} seeds, shades their 95 % Student intervals."
+    whose = "of one seed" if seeds == 1 else f"means over {seeds} seeds"
+    return (
+        f"Curves are {whose}; shades, 95 % Student intervals, are drawn from {BAND_SEEDS} seeds on."
+    )
 
 
 def baseline_of(experiment: Experiment) -> str:
@@ -109,7 +126,7 @@ def write_report(
     written = []
     for against in AXES:
         panels = [panel(records, field, against, labels) for field in ("worst", "average")]
-        title = f"{experiment.data}: {experiment.m} of {experiment.clients} clients per round"
+        title = f"{data_name(experiment)}: {experiment.m} of {experiment.clients} clients per round"
         stem = folder.figures / f"accuracy-by-{against}"
         written += line_figure(stem, title, panels)
     rows = summarise(records, labels, baseline_of(experiment))
@@ -120,6 +137,7 @@ def write_report(
             *[f"**{note}**" for note in notes],
             table_section(rows, experiment),
             "## Figures",
+            caption(experiment.seeds),
             "\n".join(f"![{path.stem}](figures/{path.name})" for path in written if is_png(path)),
         ]
     )
@@ -127,6 +145,16 @@ def write_report(
     summary = folder.path / "summary.md"
     write_atomically(summary, (text + "\n").encode())
     return [*written, numbers, summary]
+
+
+def data_name(experiment: Experiment) -> str:
+    """Return what titles call the data: its name, or that of its file.
+
+    >>> data_name(Experiment(data="digits")), data_name(Experiment(data="/home/me/mine.npz"))
+    ('digits', 'mine')
+    """
+    path = Path(experiment.data)
+    return path.stem if path.suffix == ".npz" else experiment.data
 
 
 def is_png(path: Path) -> bool:

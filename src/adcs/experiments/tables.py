@@ -119,7 +119,7 @@ class Curves:
         return np.array(mean), np.array(low), np.array(high)
 
     def smooth(self, window: int) -> Curves:
-        """Return the running mean over so many evaluations, fewer at the ends."""
+        """Return the running mean over so many evaluations: see `running_mean`."""
         return Curves(
             self.field,
             self.rounds,
@@ -132,17 +132,19 @@ class Curves:
 
 
 def running_mean(values: Float64Array, window: int) -> Float64Array:
-    """Return the mean of each value and its neighbours, `window` in all, fewer at the ends.
+    """Return the mean of each value and its neighbours, equally many on both sides.
+
+    The window is an odd number. It shrinks towards the ends, where the first and the last value
+    stand for themselves: no point is the mean of later ones alone.
 
     >>> running_mean(np.array([0.0, 3.0, 6.0, 3.0]), 3)
-    array([1.5, 3. , 4. , 4.5])
+    array([0., 3., 4., 3.])
     """
-    before = (window - 1) // 2
-    after = window - before
-    return np.array(
-        [values[max(0, i - before) : i + after].mean() for i in range(values.size)],
-        dtype=np.float64,
-    )
+    if window % 2 == 0:
+        raise ValueError(f"window must be odd, got {window}")
+    last = values.size - 1
+    sides = [min(window // 2, i, last - i) for i in range(values.size)]
+    return np.array([values[i - k : i + k + 1].mean() for i, k in enumerate(sides)])
 
 
 def curves(records: Iterable[Record], field: str, labels: Sequence[str] | None = None) -> Curves:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from adcs.experiments.lettering import add_legend, fold
 from adcs.theory.report import Analysis
 
 # Okabe and Ito's colours; line styles differ as well.
@@ -17,6 +18,9 @@ CURVES = {
     "masses": ("cluster bound by masses", "#009E73", (0, (5, 1, 1, 1, 1, 1))),
     "gradient_norm": ("gradient norm $\\|g_N\\|$", "#999999", (0, (1, 1))),
 }
+
+TITLE = 32
+"""Characters in a line of a panel's title."""
 
 
 def draw(analysis: Analysis, path: str | Path) -> Path:
@@ -31,7 +35,8 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
     names = [row["scheduler"] for row in analysis.schedulers]
     columns = min(3, len(names))
     lines = -(-len(names) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.0 * lines + 0.9), layout="constrained")
+    titles = [fold(name, TITLE) for name in names]
+    figure = Figure(figsize=(max(4.2 * columns, 6.6), 3.0 * lines + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for place, axes in enumerate(grid.flat):
@@ -58,7 +63,7 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
                 marker=marker,
             )
         axes.set_yscale("log")
-        axes.set_title(names[place])
+        axes.set_title(titles[place])
         axes.grid(alpha=0.3)
         if place >= len(names) - columns:
             axes.set_xlabel("round")
@@ -66,7 +71,7 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
         if place % columns == 0:
             axes.set_ylabel("norm (loss per unit of parameter)")
     handles, texts = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, texts, loc="outside lower center", ncols=3, frameon=False)
+    add_legend(figure, handles, texts, 3)
     target = Path(path)
     # The PDF's creation date would make equal figures differ.
     pdf = target.suffix == ".pdf"
