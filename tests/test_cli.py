@@ -173,6 +173,23 @@ def test_theory(run: Path) -> None:
     assert (run / "figures" / "theory.pdf").is_file()
 
 
+def test_theory_of_several_steps_says_which_scale(tmp_path: Path) -> None:
+    words = ["--steps", 5, "--partition", "dirichlet", "--partition-settings", "alpha=0.5"]
+    assert adcs("compare", *SMALL, *TWO, *words, "--out", tmp_path / "run").exit_code == 0
+    said = adcs("theory", tmp_path / "run").stdout
+    assert "of sums of E = 5 gradients" in said
+    assert "a bound on the mean of ‖g_N/5‖²" in said
+    assert "sigma is estimated from clients of one group, and the run names no groups" in said
+
+
+def test_theory_of_a_run_that_diverged(tmp_path: Path) -> None:
+    wild = ["--lr", "1e30", "--hidden", "4", "--out", tmp_path / "wild"]
+    assert adcs("compare", *SMALL, "--scheduler", "Uniform", *wild).exit_code == 0
+    result = adcs("theory", tmp_path / "wild")
+    assert result.exit_code == 0, result.output
+    assert "not finite are left out: Uniform, seed 0, from round" in result.stdout
+
+
 def test_reproduce_makes_a_shared_run_once(tmp_path: Path) -> None:
     out = tmp_path / "paper"
     quick = ["--rounds", 20, "--data", "digits", "--jobs", 2]

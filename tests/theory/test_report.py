@@ -130,6 +130,67 @@ def hand_made(path: Path, weights: list[float], steps: int = 1, **more) -> RunFo
     return folder
 
 
+def test_an_unfinished_run_has_the_rounds_that_are_done(tmp_path: Path) -> None:
+    given = {"groups": [0, 0, 1], "smoothness": 2.0}
+    whole = analyse(hand_made(tmp_path / "whole", [0.5, 0.5, 0.0]), **given)
+    assert not any("unfinished" in note for note in whole.notes)
+    schedulers = {"own": "own", "other": "other"}
+    folder = hand_made(
+        tmp_path / "part", [0.5, 0.5, 0.0], rounds=50, seeds=2, schedulers=schedulers
+    )
+    part = analyse(folder, **given)
+    assert part.convergence == whole.convergence  # T is 2 in both.
+    assert part.notes[0].startswith(
+        "This run is unfinished. Rounds done, of 50: own 2, other none, seed 1 none."
+    )
+
+
+def test_no_sigma_without_groups(tmp_path: Path) -> None:
+    folder = hand_made(tmp_path / "run", [0.5, 0.5, 0.0])
+    without = "Theorem 2 has no terms here"
+    for groups, why in ((None, "the run names no groups"), ([0, 1, 2], "no group has two")):
+        found = analyse(folder, groups=groups)
+        assert found.convergence[0]["total"] is None
+        assert why in next(note for note in found.notes if note.startswith(without))
+    found = analyse(folder, groups=[0, 0, 1])
+    assert not any(note.startswith(without) for note in found.notes)
+
+
+def test_several_steps_have_two_scales(tmp_path: Path) -> None:
+    notes = analyse(hand_made(tmp_path / "run", [0.5, 0.5, 0.0], steps=5)).notes
+    assert any("sums of E = 5 gradients" in note for note in notes)
+
+
+def test_rounds_that_diverged_are_left_out(tmp_path: Path) -> None:
+    folder = hand_made(tmp_path / "run", [0.5, 0.5, 0.0], rounds=4)
+    records = list(folder.records())
+    with folder.writer("task") as lines:
+        for round in (2, 3):
+            lines.append({**records[-1], "round": round, "gram": [None] * 6, "bias": None})
+    found = analyse(folder, groups=[0, 0, 1])
+    assert len(found.rounds) == 2
+    note = "Rounds whose updates are not finite are left out: own, seed 0, from round 2 on."
+    assert note in found.notes
+    lost = hand_made(tmp_path / "lost", [0.5, 0.5, 0.0])
+    with lost.writer("task", offset=0) as lines:
+        lines.append({**records[0], "batch_losses": [None] * 3})
+    with pytest.raises(ValueError, match="no round whose updates are finite: its training"):
+        analyse(lost)
+
+
+def test_an_error_names_the_record(tmp_path: Path) -> None:
+    folder = hand_made(tmp_path / "run", [0.5, 0.5, 0.0])
+    with pytest.raises(ValueError, match="^own, seed 0, round 0: labels must name a cluster"):
+        analyse(folder, groups=[0, 1])
+
+
+def test_rounds_have_the_theorem_s_quantities(tmp_path: Path) -> None:
+    row = analyse(hand_made(tmp_path / "run", [0.5, 0.5, 0.0]), groups=[0, 0, 1]).rounds[0]
+    # Clients 0 and 1, at right angles and of lengths 1 and 2, have their mean between them.
+    assert row["mu"] == pytest.approx(0.0)
+    assert row["r"] == row["kappa"] == pytest.approx(np.sqrt(5) / 2)
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("weights", [[0.5, 0.5, 0.0], [0.75, 0.25, 0.0]])
 @pytest.mark.parametrize("unbiased", [True, False])

@@ -30,6 +30,9 @@ BIAS = {
 }
 CONVERGENCE = {
     "scheduler": "scheduler",
+    "epsilon": "ε",
+    "nu_sel": "ν_sel",
+    "sigma": "σ",
     "optimisation": "optimisation",
     "bias": "bias",
     "variance": "variance",
@@ -50,11 +53,15 @@ def theory(
     folder = RunFolder.open(run)
     experiment = experiment_of(folder)
     found = analyse(folder, policies=policies(experiment), smoothness=smoothness)
-    _show("Bias and its bounds, means over rounds and seeds", BIAS, found.schedulers)
+    steps = experiment.steps
+    of = "" if steps == 1 else f", of sums of E = {steps} gradients"
+    _show(f"Bias and its bounds, means over rounds and seeds{of}", BIAS, found.schedulers)
     for row in found.schedulers:
         typer.echo(f"{row['scheduler']}: conditions of Theorem 1 that fail: {_failed(row)}")
     if found.convergence:
-        _show("Theorem 2: a bound on the mean of ‖g_N‖²", CONVERGENCE, found.convergence)
+        square = "‖g_N‖²" if steps == 1 else f"‖g_N/{steps}‖²"
+        columns = {**CONVERGENCE, "measured": f"mean {square}"}
+        _show(f"Theorem 2: a bound on the mean of {square}", columns, found.convergence)
     for note in found.notes:
         typer.echo(f"- {note}")
     files = [draw(found, folder.figures / f"theory.{kind}") for kind in ("pdf", "png")]

@@ -1,4 +1,4 @@
-"""The theory beside a finished run: each round's bias against each bound, scheduler by scheduler.
+"""The theory beside a run: each round's bias against each bound, scheduler by scheduler.
 
 What a run's records must hold: `bias`, `gradient_norm`, `cohort_weights`, `gram` (the upper
 triangle of inner products between all clients' updates) and `batch_losses`.
@@ -55,7 +55,8 @@ class Analysis:
         One row for each evaluated round of each run: scheduler, seed, round, bias (||g_S - g_N||),
         gradient_norm (||g_N||), general and centred (the general bound), theorem1 (its right-hand
         side), masses (the cluster bound that always holds), clusters (how many the cohort takes),
-        failed (the conditions of Theorem 1 that fail).
+        mu, r and kappa (the largest |cosine| between clusters, the spread inside them, the least
+        norm of one), failed (the conditions of Theorem 1 that fail).
     schedulers
         One row for each scheduler: means over rounds and seeds of the same, epsilon (the largest
         bias seen), above_theorem1 (the share of rounds in which the bias exceeds Theorem 1's
@@ -63,7 +64,8 @@ class Analysis:
         none was checked).
     convergence
         One row for each scheduler: the constants put into Theorem 2, its four terms, their total,
-        and measured, the mean of ||g_N||^2 over evaluated rounds.
+        and measured, the mean of ||g_N||^2 over evaluated rounds. Here g is the mean of an
+        update's E gradients, in the other two tables their sum, the update itself.
     notes
         What the reader of the tables has to know.
     """
@@ -117,18 +119,27 @@ def analyse(
     if config.get("weights", "uniform") != "uniform":
         raise ValueError("the theory of a run needs uniform client weights, this run's are by size")
     labels = groups if groups is not None else config.get("groups")
-    records = [record for record in folder.records() if record.get("gram")]
-    if not records:
+    everything = list(folder.records())
+    measured = [record for record in everything if record.get("gram")]
+    records = [record for record in measured if _finite(record)]
+    if not measured:
         raise ValueError(
             f"{folder.path} holds no inner products between updates to analyse; simulations keep "
             "them for up to 50 clients"
+        )
+    if not records:
+        raise ValueError(
+            f"{folder.path} holds no round whose updates are finite: its training diverged"
         )
     specs = dict(config.get("schedulers", {}))
     rounds, grams = [], []
     for record in records:
         gram = from_triangle(record["gram"])
         grams.append(gram)
-        rounds.append(_round(record, gram, labels, known.get(record["scheduler"], Policy())))
+        try:
+            rounds.append(_round(record, gram, labels, known.get(record["scheduler"], Policy())))
+        except ValueError as error:
+            raise ValueError(f"{_name(record)}, round {record['round']}: {error}") from error
     found = dict.fromkeys(row["scheduler"] for row in rounds)
     # In the config's order; passes over the data deal schedulers out in turn.
     names = sorted(found, key=lambda name: list(specs).index(name) if name in specs else len(specs))
@@ -136,7 +147,12 @@ def analyse(
         name: [i for i, row in enumerate(rounds) if row["scheduler"] == name] for name in names
     }
     schedulers = [_summary(name, [rounds[i] for i in by_name[name]]) for name in names]
-    notes = _notes(config, labels, rounds)
+    done = _rounds_done(everything, names)
+    notes = [
+        *_unfinished(config, done, {int(record["seed"]) for record in everything}),
+        *_diverged([record for record in measured if not _finite(record)]),
+        *_notes(config, labels, rounds),
+    ]
     convergence = []
     eta = int(config.get("steps", 1)) * float(config["lr"])
     limit = 1.0 / (8.0 * eta)
@@ -154,8 +170,64 @@ def analyse(
             chosen = [(records[i], rounds[i], grams[i]) for i in by_name[name]]
             unbiased = known.get(name, Policy()).unbiased
             constant = limit if smoothness is None else smoothness
-            convergence.append(_convergence(name, unbiased, chosen, config, labels, constant))
+            least = min(done[name], int(config["rounds"]))
+            convergence.append(
+                _convergence(name, unbiased, chosen, {**config, "rounds": least}, labels, constant)
+            )
+        if any(row["sigma"] is None for row in convergence):
+            notes.append(
+                "Theorem 2 has no terms here: sigma is estimated from clients of one group, and "
+                + ("the run names no groups." if labels is None else "no group has two of them.")
+            )
     return Analysis(rounds, schedulers, convergence, notes)
+
+
+def _finite(record: Row) -> bool:
+    """Return whether all that is needed of a record are numbers; null stands for what is none."""
+    keys = ("bias", "gradient_norm", "cohort_weights", "gram", "batch_losses")
+    return all(np.isfinite(np.array(record[key], dtype=np.float64)).all() for key in keys)
+
+
+def _name(record: Row) -> str:
+    return f"{record['scheduler']}, seed {record['seed']}"
+
+
+def _rounds_done(records: Sequence[Row], names: Sequence[str]) -> dict[str, int]:
+    """Return how many rounds each scheduler has done, in the seed that is least far.
+
+    A record is followed by a round, except for the last one of a run that has come to its end.
+    """
+    last: dict[str, dict[int, int]] = {name: {} for name in names}
+    for record in records:
+        if record["scheduler"] in last:
+            of = last[record["scheduler"]]
+            done = int(record["round"]) + bool(record.get("gram"))
+            of[record["seed"]] = max(done, of.get(record["seed"], 0))
+    return {name: min(of.values()) for name, of in last.items()}
+
+
+def _unfinished(config: dict[str, Any], done: dict[str, int], begun: set[int]) -> list[str]:
+    """Return a note on the rounds that are still to come, if there are any."""
+    whole, start = int(config["rounds"]), int(config.get("first_seed", 0))
+    behind = [f"{name} {rounds:,}" for name, rounds in done.items() if rounds < whole]
+    behind += [f"{name} none" for name in config.get("schedulers", {}) if name not in done]
+    seeds = range(start, start + int(config.get("seeds", 1)))
+    behind += [f"seed {seed} none" for seed in seeds if seed not in begun]
+    if not behind:
+        return []
+    return [
+        f"This run is unfinished. Rounds done, of {whole:,}: {', '.join(behind)}. T of Theorem 2 "
+        "is the rounds done, in the seed that is least far."
+    ]
+
+
+def _diverged(records: list[Row]) -> list[str]:
+    """Return a note on records that cannot be used, if there are any."""
+    first: dict[str, int] = {}
+    for record in records:
+        first.setdefault(_name(record), int(record["round"]))
+    where = "; ".join(f"{name}, from round {round:,} on" for name, round in first.items())
+    return [f"Rounds whose updates are not finite are left out: {where}."] if first else []
 
 
 def _round(record: Row, gram: Float64Array, labels: Sequence[Any] | None, policy: Policy) -> Row:
@@ -163,7 +235,8 @@ def _round(record: Row, gram: Float64Array, labels: Sequence[Any] | None, policy
     chosen = np.flatnonzero(shares)
     row: Row = {key: record[key] for key in ("scheduler", "seed", "round", "bias", "gradient_norm")}
     row["general"] = share_bound(gram, shares)
-    row.update(centred=None, theorem1=None, masses=None, clusters=None, failed=())
+    row.update(centred=None, theorem1=None, masses=None, clusters=None)
+    row.update(mu=None, r=None, kappa=None, failed=())
     whole = chosen.size > 0 and abs(float(shares.sum()) - 1.0) < 1e-6
     if whole:
         row["centred"] = share_bound(gram, shares / shares.sum(), centred=True)
@@ -182,7 +255,7 @@ def _round(record: Row, gram: Float64Array, labels: Sequence[Any] | None, policy
         row["theorem1"] = check.bound
         row["masses"] = check.mass_bound
         row["clusters"] = int(np.unique(check.labels[chosen]).size)
-        row["failed"] = check.failed
+        row.update(mu=check.mu, r=check.r, kappa=check.kappa, failed=check.failed)
     return row
 
 
@@ -269,6 +342,11 @@ def _notes(config: dict[str, Any], labels: Sequence[Any] | None, rounds: list[Ro
         notes.append(
             "Updates are of mini-batches: bias and gradient norm carry batch noise, and Theorem 2 "
             "takes selection to be independent of it."
+        )
+    if int(config.get("steps", 1)) > 1:
+        notes.append(
+            f"Bias, its bounds and ||g_N|| are of updates, sums of E = {config['steps']} "
+            "gradients; Theorem 2 and the mean of ||g_N||^2 beside it are of an update over E."
         )
     if any(row["theorem1"] is None for row in rounds):
         notes.append(
