@@ -411,6 +411,17 @@ def test_divergence_is_loud(tmp_path: Path) -> None:
     assert "**Training diverged" in (tmp_path / "wild" / "summary.md").read_text()
 
 
+def test_a_run_without_training_is_loud(tmp_path: Path) -> None:
+    late = ["--network", "deadline=0.9,spread=0", "--out", tmp_path / "late"]
+    result = adcs("compare", *SMALL, *TWO, *late)
+    assert result.exit_code == 0, result.output
+    assert "Hardly anybody trained" in result.stderr
+    assert "for Uniform (0 %), ours (0 %)" in result.stderr
+    assert "**Hardly anybody trained" in (tmp_path / "late" / "summary.md").read_text()
+    said = adcs("explain", tmp_path / "late", "--round", 12).stdout
+    assert "It had no usable report of anybody, so it drew at random" in said
+
+
 def test_schedulers_are_listed() -> None:
     result = adcs("schedulers")
     assert all(name in result.stdout for name in NAMES)

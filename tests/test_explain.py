@@ -14,9 +14,9 @@ from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import similarity, unit_rows
 from adcs.dpp.selection import Selection
 from adcs.experiments.replay import Choice, look
-from adcs.experiments.why import sentence, tables
+from adcs.experiments.why import at_random, sentence, tables
 from adcs.schedulers import ADCS, DivFL, LiveADCS, PowerOfChoice, Uniform
-from adcs.schedulers.base import Cohort
+from adcs.schedulers.base import Cohort, Scheduler
 from adcs.schedulers.snapshot import Picked
 from adcs.signals.report import ClientId, ClientReport
 
@@ -232,6 +232,29 @@ def test_nobody_is_its_own_nearest() -> None:
     assert all(client != other for client, (other, _) in choice.nearest.items())
     first, second = choice.cohort.clients
     assert choice.nearest[first][0] == second
+
+
+@pytest.mark.parametrize("kind", [ADCS, LiveADCS, DivFL, PowerOfChoice])
+def test_without_a_report_it_is_a_draw(kind: type[Scheduler]) -> None:
+    scheduler = kind()
+    choice = look(scheduler, range(6), scheduler.select(0, range(6), 2))
+    assert tables(choice) == []
+    assert at_random(choice).startswith("It had no usable report of anybody")
+    for client in range(6):
+        how = "got its place by a seeded draw" if client in choice.cohort.clients else "not drawn"
+        assert how in sentence(choice, client)
+        assert "this scheduler chooses at random" not in sentence(choice, client)
+
+
+def test_places_may_all_go_to_strangers() -> None:
+    scheduler = ADCS()
+    scheduler.observe(0, [ClientReport(0, 0, loss=1.0, update=[1.0, 0.0])], "probe")
+    choice = look(scheduler, range(6), scheduler.select(0, range(6), 1))
+    assert choice.cohort.clients != (0,)
+    assert "All places went to clients without a usable report" in at_random(choice)
+    uniform = Uniform()
+    choice = look(uniform, range(6), uniform.select(0, range(6), 1))
+    assert at_random(choice).startswith("This scheduler chooses at random")
 
 
 def test_who_was_not_asked_and_who_is_required() -> None:

@@ -13,7 +13,7 @@ from adcs.experiments import claims
 from adcs.experiments.config import Experiment
 from adcs.experiments.outputs import equal_time, make_section
 from adcs.experiments.plots import line_figure
-from adcs.experiments.report import panel
+from adcs.experiments.report import panel, setting, warnings
 from adcs.experiments.reproduce import (
     Plan,
     chosen_outputs,
@@ -22,7 +22,9 @@ from adcs.experiments.reproduce import (
     paper_experiment,
 )
 from adcs.experiments.tables import Estimate
+from adcs.runs import RunFolder
 
+PAGE = Path(__file__).parents[1] / "docs" / "reproduction.md"
 WORST = {
     "Uniform": 0.42,
     "PowerOfChoice": 0.52,
@@ -260,6 +262,41 @@ def test_runs_of_other_settings_are_not_taken_for_ours(tmp_path: Path) -> None:
     again = Plan.start(tmp_path / "a", ["kernels"], {**digits, "rounds": 40})
     with pytest.raises(ValueError, match="is a run with rounds 20, not 40"):
         again.open("kernels")
+
+
+def test_the_setting_names_what_is_not_the_default() -> None:
+    assert setting(paper_experiment("methods", {})) in PAGE.read_text()
+    said = setting(
+        Experiment(
+            partition="dirichlet",
+            partition_settings={"alpha": 0.1, "sizes": "skewed"},
+            network={"availability": 0.8, "deadline": 30},
+            weights="size",
+            server_lr=0.5,
+            dtype="float64",
+            paper_literal_weights=True,
+        )
+    )
+    assert "partition dirichlet (alpha = 0.1, sizes = skewed), N = 30" in said
+    assert "lr 0.001, server lr 0.5; clients weighed by their number of examples; " in said
+    assert "divided twice, as in the paper's text; in float64; network with avail" in said
+    assert said.endswith("availability = 0.8, deadline = 30; seed 0.")
+
+
+@pytest.mark.parametrize(("updates", "named"), [(60, False), (59, True), (10, True)])
+def test_a_run_in_which_hardly_anybody_trained(updates: int, named: bool, tmp_path: Path) -> None:
+    experiment = Experiment(m=12, rounds=10, schedulers={"U": "Uniform", "A": "ADCS"})
+    folder = RunFolder.create(tmp_path / "run", experiment.as_dict())
+    with folder.writer("task") as lines:
+        for label, count in (("A", updates), ("U", 120)):
+            for done in (0, 10):
+                # Ten probes besides, which nobody trained on.
+                ledger = {"updates": (count + 10) * done // 10, "extra_updates": done}
+                lines.append({"scheduler": label, "seed": 0, "round": done, **ledger})
+    found = warnings(folder, experiment)
+    assert len(found) == named
+    if named:
+        assert f"fewer than half came in for A ({100 * updates / 120:.0f} %)." in found[0]
 
 
 def test_bands_of_accuracies_stay_among_accuracies() -> None:

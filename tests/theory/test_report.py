@@ -180,7 +180,7 @@ def test_rounds_that_diverged_are_left_out(tmp_path: Path) -> None:
 
 def test_an_error_names_the_record(tmp_path: Path) -> None:
     folder = hand_made(tmp_path / "run", [0.5, 0.5, 0.0])
-    with pytest.raises(ValueError, match="^own, seed 0, round 0: labels must name a cluster"):
+    with pytest.raises(ValueError, match=r"^own, seed 0, round 0: labels must name a cluster"):
         analyse(folder, groups=[0, 1])
 
 

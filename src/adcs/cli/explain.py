@@ -75,7 +75,7 @@ def explain(
     for table in found:
         show_table(*table)
     if not found:
-        typer.echo("This scheduler chooses at random, by seed and round.")
+        typer.echo(why.at_random(choice))
 
 
 def _label(experiment: Experiment, wanted: str | None) -> str:

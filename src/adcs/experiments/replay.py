@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from adcs.experiments.compare import Progress, one_thread_each, same_data
 from adcs.experiments.config import Experiment, from_dict
 from adcs.schedulers.base import Cohort, Scheduler
 from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.schedulers.snapshot import SnapshotScheduler
 from adcs.signals.report import ClientId
 
 
@@ -38,7 +39,7 @@ class Choice:
     theta
         Weight of quality, for a determinantal scheduler; None for others.
     known
-        The clients that it chose from by what they had reported, in the order of the rows of
+        The clients that it could choose by what they had reported, in the order of the rows of
         `explanation`.
     explanation
         Picks and rows left out; None where the scheduler is not determinantal.
@@ -67,6 +68,12 @@ class Choice:
         """Those who are in for having waited too long, whatever their score."""
         return tuple(self.cohort.diagnostics.get("waited", ()))
 
+    @property
+    def drawn(self) -> bool:
+        """Whether all places went, by a seeded draw, to clients without a usable report."""
+        drawn = self.cohort.diagnostics.get("drawn", ())
+        return bool(self.cohort.clients) and set(self.cohort.clients) <= set(drawn)
+
 
 def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) -> Choice:
     """Return what a scheduler knew, right after it has chosen.
@@ -81,6 +88,10 @@ def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) ->
     """
     here = tuple(sorted(available, key=lambda client: (isinstance(client, str), client)))
     diagnostics, required = cohort.diagnostics, scheduler.rules.required
+    blind = Choice(cohort, here, required=required)
+    if blind.drawn:
+        known = scheduler.familiar(here) if isinstance(scheduler, SnapshotScheduler) else []
+        return replace(blind, known=tuple(known))
     if isinstance(scheduler, DeterminantalScheduler) and "gains" in diagnostics:
         known = scheduler.familiar(here)
         unit, gram = scheduler.kernel(known)

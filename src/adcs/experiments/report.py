@@ -11,7 +11,7 @@ import numpy as np
 from adcs.experiments import wording
 from adcs.experiments.config import Experiment
 from adcs.experiments.plots import Line, Panel, line_figure, write_csv
-from adcs.experiments.tables import Row, curves, diverged, summarise
+from adcs.experiments.tables import Row, curves, diverged, summarise, trained
 from adcs.runs import RunFolder, write_atomically
 
 AXES = {
@@ -29,6 +29,9 @@ NAMES = {
 }
 BAND_SEEDS = 3
 """With fewer seeds no band is drawn: the interval of two is wider than anything it shows."""
+
+FEW = 0.5
+"""Where a smaller share than this of m updates a round was trained on, the reader is warned."""
 
 SMOOTH = 40
 """Curves are drawn as running means over a fortieth of the evaluations."""
@@ -96,17 +99,29 @@ def results(folder: RunFolder, experiment: Experiment) -> list[Row]:
 
 def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
     """Return what nobody who reads a comparison's table should miss."""
-    found = diverged(folder.records())
-    if not found:
-        return []
+    records = list(folder.records())
+    notes = []
+    found = diverged(records)
     names = [label for label in experiment.schedulers if label in found]
     if experiment.seeds > 1:
         names = [f"{label} ({len(found[label])} of {experiment.seeds} seeds)" for label in names]
-    return [
-        "Training diverged: at the end the test loss is no number, or more than twice what it was "
-        f"at the start, for {', '.join(names)}. Such accuracies say nothing about schedulers; try "
-        "a smaller learning rate."
-    ]
+    if names:
+        notes.append(
+            "Training diverged: at the end the test loss is no number, or more than twice what it "
+            f"was at the start, for {', '.join(names)}. Such accuracies say nothing about "
+            "schedulers; try a smaller learning rate."
+        )
+    shares = trained(records, experiment.m)
+    few = [label for label in experiment.schedulers if shares.get(label, 1.0) < FEW]
+    if few:
+        counts = ", ".join(f"{label} ({100 * shares[label]:.0f} %)" for label in few)
+        why = "; look at the network's deadline, dropout and availability"
+        notes.append(
+            f"Hardly anybody trained: of m = {experiment.m} updates a round, fewer than half came "
+            f"in for {counts}. Such accuracies say little about schedulers"
+            f"{why if experiment.network else ''}."
+        )
+    return notes
 
 
 def write_report(
@@ -167,20 +182,41 @@ def is_png(path: Path) -> bool:
 
 
 def setting(experiment: Experiment) -> str:
-    """Return the setting in words.
+    """Return the setting in words; what is seldom set is named only where it is.
 
     >>> print(setting(Experiment(data="digits", rounds=500)))
     Data digits, partition by-class, N = 30 clients, m = 18 per round, T = 500 rounds; softmax
     regression; 1 step(s) of SGD, batch 16, lr 0.001; seed 0.
+    >>> print(setting(Experiment(network={"dropout": 0.1}, dtype="float64")).partition("lr ")[2])
+    0.001; in float64; network with dropout = 0.1; seed 0.
     """
     e = experiment
     model = "softmax regression" if not e.hidden else f"an MLP with hidden layers {list(e.hidden)}"
-    local = "full-batch gradient descent" if e.local == "full" else f"{e.steps} step(s) of SGD"
-    seeds = f"{e.seeds} seeds" if e.seeds > 1 else f"seed {e.first_seed}"
-    return (
-        f"Data {e.data}, partition {e.partition}, N = {e.clients} clients, m = {e.m} per round, "
-        f"T = {e.rounds:,} rounds; {model}; {local}, batch {e.batch_size}, lr {e.lr:g}; {seeds}."
-    )
+    local = f"{e.steps} step(s) of SGD, batch {e.batch_size}"
+    if e.local == "full":
+        local = "full-batch gradient descent"
+    parts = [
+        f"Data {e.data}, partition {e.partition}{_pairs(e.partition_settings, ' ({})')}, "
+        f"N = {e.clients} clients, m = {e.m} per round, T = {e.rounds:,} rounds",
+        model,
+        f"{local}, lr {e.lr:g}" + (f", server lr {e.server_lr:g}" if e.server_lr else ""),
+        "clients weighed by their number of examples" if e.weights == "size" else "",
+        "weights divided twice, as in the paper's text" if e.paper_literal_weights else "",
+        f"in {e.dtype}" if e.dtype != Experiment.dtype else "",
+        _pairs(e.network, "network with {}"),
+        f"{e.seeds} seeds" if e.seeds > 1 else f"seed {e.first_seed}",
+    ]
+    return "; ".join(filter(None, parts)) + "."
+
+
+def _pairs(settings: Mapping[str, Any], words: str) -> str:
+    """Return settings in words, nothing for none.
+
+    >>> _pairs({"alpha": 0.1}, " ({})"), _pairs({}, " ({})")
+    (' (alpha = 0.1)', '')
+    """
+    shown = ", ".join(f"{key} = {value}" for key, value in settings.items())
+    return words.format(shown) if shown else ""
 
 
 def table_section(rows: Sequence[Row], experiment: Experiment) -> str:

@@ -252,6 +252,27 @@ def final_ratios(records: Iterable[Record], label: str) -> Float64Array:
     return np.array([last[seed]["group_ratios"] for seed in sorted(last)], dtype=np.float64)
 
 
+def trained(records: Iterable[Record], m: int) -> dict[str, float]:
+    """Return, for each scheduler, how many updates were trained on, of m in each round.
+
+    It is the mean over seeds of a share, by the ledger of the last records.
+
+    >>> run = {"scheduler": "U", "seed": 0, "round": 10}
+    >>> trained([{**run, "updates": 12, "extra_updates": 2}], m=4)
+    {'U': 0.25}
+    """
+    last: dict[str, dict[int, Record]] = {}
+    for record in records:
+        if record["round"] and "extra_updates" in record:
+            last.setdefault(record["scheduler"], {})[int(record["seed"])] = record
+    return {
+        label: float(
+            np.mean([(r["updates"] - r["extra_updates"]) / (m * r["round"]) for r in ends.values()])
+        )
+        for label, ends in last.items()
+    }
+
+
 def diverged(records: Iterable[Record]) -> dict[str, list[int]]:
     """Return the schedulers and seeds whose models ended far worse than they began.
 

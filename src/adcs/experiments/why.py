@@ -39,6 +39,15 @@ def tables(choice: Choice) -> list[Table]:
     return [("Clients", heads, rows)]
 
 
+def at_random(choice: Choice) -> str:
+    """Say of a choice that there are no tables of how it came about."""
+    if not choice.drawn:
+        return "This scheduler chooses at random, by seed and round."
+    if choice.known:
+        return "All places went to clients without a usable report, by a draw from seed and round."
+    return "It had no usable report of anybody, so it drew at random, by seed and round."
+
+
 def _determinantal(choice: Choice) -> list[Table]:
     found = choice.explanation
     assert found is not None
@@ -111,6 +120,8 @@ def sentence(choice: Choice, client: ClientId) -> str:
             f"Client {client} was {verb}; the chosen client most like it is {other} "
             f"(similarity {likeness:z.3f})."
         )
+    if choice.drawn:
+        return f"Client {client} was not drawn. {at_random(choice)}"
     how = "drawn" if chosen else "not drawn"
     return f"Client {client} was {how}: this scheduler chooses at random."
 
