@@ -60,6 +60,12 @@ def test_labels_of_any_kind(y: list[Any]) -> None:
     assert made.y_test.tolist() == [2, 0]
 
 
+def test_labels_that_do_not_count_from_zero_are_kept() -> None:
+    x = np.zeros((3, 1))
+    assert from_arrays(x, [20, 5, 10], x, [5, 5, 10]).labels == (5, 10, 20)
+    assert from_arrays(x, [0, 2, 1], x, [0, 0, 1]).labels == ()
+
+
 def test_npz_is_the_same_as_from_python(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     np.savez_compressed(path, **GOOD)

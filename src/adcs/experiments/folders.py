@@ -31,7 +31,8 @@ def create_run(
     """Make the folder of an experiment's run.
 
     The data is divided first, so that nothing is written for clients that cannot be had; the
-    clients' groups and the data's fingerprint go into the config, and so does `more`.
+    clients' groups and the data's fingerprint go into the config, and so does `more`. Where labels
+    do not count from 0, they are there as `classes`, in the order of the models' own.
     """
     dataset = dataset or experiment.dataset()
     config = {
@@ -39,6 +40,7 @@ def create_run(
         **experiment.as_dict(),
         "groups": experiment.divide(dataset, experiment.first_seed).groups,
         "data_fingerprint": data_fingerprint(dataset),
+        **({"classes": dataset.labels} if dataset.labels else {}),
         **more,
     }
     return RunFolder.create(path, config)

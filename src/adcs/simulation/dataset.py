@@ -32,6 +32,8 @@ class Dataset:
     classes : int
     label_names : tuple of str
         A name for each class; the original label where the user's were other integers.
+    labels : tuple of int
+        The user's label of each class; empty where they are 0 to classes - 1.
     scale : float
         Models see ``x * scale``: 1/255 for uint8 pixels, 1 for floats.
     groups : pair of int64 arrays, or None
@@ -42,8 +44,8 @@ class Dataset:
     Examples
     --------
     >>> data = from_arrays([[0.0], [1.0]], [3, 7], [[0.9]], [7])
-    >>> data.classes, data.label_names, data.y_test
-    (2, ('3', '7'), array([1]))
+    >>> data.classes, data.labels, data.y_test
+    (2, (3, 7), array([1]))
     """
 
     name: str
@@ -56,6 +58,7 @@ class Dataset:
     scale: float = 1.0
     groups: tuple[Labels, Labels] | None = None
     source: str = "memory"
+    labels: tuple[int, ...] = ()
 
 
 def from_arrays(
@@ -140,6 +143,7 @@ def from_arrays(
         scale=scale if scale is not None else (1 / 255 if train.dtype == np.uint8 else 1.0),
         groups=groups,
         source=source,
+        labels=() if known.tolist() == list(range(known.size)) else tuple(known.tolist()),
     )
 
 

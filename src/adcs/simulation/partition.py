@@ -154,8 +154,15 @@ def by_class(
     tested: list[IndexArray] = []
     for group in range(groups):
         members, judges = np.flatnonzero(train == group), np.flatnonzero(test == group)
+        named = dataset.groups is None
+        which = f"class {dataset.label_names[group]}" if named else f"group {group}"
         if judges.size == 0:
-            raise ValueError(f"{dataset.name}: group {group} has no test examples")
+            raise ValueError(f"{dataset.name}: {which} has no test examples for its clients")
+        if members.size < each and not copies:
+            raise ValueError(
+                f"{dataset.name}: {each} clients cannot share the {members.size} training "
+                f"examples of {which}; each needs at least one"
+            )
         if copies:
             held += [members] * each
         else:
