@@ -24,6 +24,7 @@ from adcs.cli import compare as compare_module
 from adcs.cli.app import app
 from adcs.cli.settings import merged
 from adcs.experiments import console as console_module
+from adcs.experiments.beyond.protocol import BeyondPlan
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import plain_log
 from adcs.experiments.folders import create_run
@@ -199,6 +200,7 @@ def test_reproduce_makes_a_shared_run_once(tmp_path: Path) -> None:
     assert (
         "not the paper's setting (rounds = 20, data = digits)" in (out / "summary.md").read_text()
     )
+    assert "This is not the paper's setting (rounds = 20, data = digits)" in result.stderr
     records = out / "kernels" / "records" / "seed0-pass0.jsonl"
     before = records.stat().st_mtime_ns
     again = adcs("reproduce", "kernels", "--resume", out)
@@ -208,10 +210,44 @@ def test_reproduce_makes_a_shared_run_once(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+def test_reproduce_names_what_there_is(tmp_path: Path) -> None:
+    sentence = refused(adcs("reproduce", "foo", "--out", tmp_path / "x"))
+    assert sentence.endswith("bias, kernels, all, beyond")
+    other = "beyond goes into a folder of its own: reproduce figure-1 by another command"
+    assert other in refused(adcs("reproduce", "beyond", "figure-1", "--out", tmp_path / "x"))
+    plan = BeyondPlan(tmp_path / "beyond", ("beyond",), {"rounds": 30})
+    assert plan.caveat == "30 rounds a case are not the protocol's: this is a quick look."
+    plan._save()
+    assert other in refused(adcs("reproduce", "figure-1", "--resume", tmp_path / "beyond"))
+    assert not (tmp_path / "x").exists()
+
+
 def test_data_commands() -> None:
     assert "fashion-mnist" in adcs("data", "list").stdout
     assert "1,442 training and 355 test examples" in adcs("data", "fetch", "digits").stdout
     assert "did you mean digits" in refused(adcs("data", "fetch", "digitz"))
+    assert "--folder is where" in refused(adcs("data", "fetch", "digits", "--folder", "x"))
+
+
+def test_labels_of_one_s_own_are_in_the_config(tmp_path: Path) -> None:
+    own = npz(tmp_path / "own.npz", y_train=[10, 20, 10, 20], y_test=[10, 20, 10, 20])
+    words = ["--clients", 2, "--m", 1, "--rounds", 2, "--scheduler", "Uniform", "--jobs", 1]
+    for file, classes in ((own, [10, 20]), (npz(tmp_path / "plain.npz"), None)):
+        run = tmp_path / file.stem
+        assert adcs("compare", "--data", file, *words, "--out", run).exit_code == 0
+        assert RunFolder.open(run).config.get("classes") == classes
+    bad = npz(tmp_path / "bad.npz", y_train=[10, 20, 10, 20], y_test=[10, 10, 10, 10])
+    assert "class 20 has no test examples" in refused(adcs("compare", "--data", bad, *words))
+
+
+def test_literal_weights_are_set_by_option_or_file(tmp_path: Path) -> None:
+    config = tmp_path / "a.toml"
+    config.write_text("paper-literal-weights = true")
+    ways = {"none": [], "option": ["--paper-literal-weights"], "file": ["--config", config]}
+    for name, words in ways.items():
+        result = adcs("compare", *SMALL, *TWO, *words, "--out", tmp_path / name)
+        assert result.exit_code == 0, result.output
+        assert RunFolder.open(tmp_path / name).config["paper_literal_weights"] == (name != "none")
 
 
 def npz(path: Path, **arrays: object) -> Path:
@@ -252,6 +288,8 @@ def npz(path: Path, **arrays: object) -> Path:
         (["--lr", "inf"], "lr must be a finite number, got inf"),
         (["--scheduler", "patient.py"], "file.py:Class"),
         (["--out", "/dev/null/run"], "/dev/null/run"),
+        (["--data", "digits", "--data-folder", "x"], "digits is not looked for there"),
+        (["--scheduler", "ADCS(sketch=-1)"], "scheduler 'ADCS(sketch=-1)': sketch size must be"),
     ],
 )
 def test_wrong_words(
@@ -275,6 +313,8 @@ def test_wrong_files(tmp_path: Path) -> None:
     assert "did you mean rounds" in refused(adcs("compare", "--config", config))
     config.write_text("hidden = 5")
     assert "hidden must be a list" in refused(adcs("compare", "--config", config))
+    config.write_text("eval-every = 5\neval_every = 10")
+    assert "eval_every is set twice" in refused(adcs("compare", "--config", config))
     config.write_bytes(b'data = "\xff"')
     assert f"{config} is not UTF-8" in refused(adcs("compare", "--config", config))
     assert "is not a run folder" in refused(adcs("compare", "--resume", tmp_path))
@@ -344,6 +384,13 @@ def test_version() -> None:
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal of 80 columns, whatever the output is."""
     monkeypatch.setattr(console_module, "WIDTH", 80)
+
+
+def test_help_on_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ("compare", "reproduce", "explain", "theory"):
+        assert "…" not in adcs(command, "--help").stdout
+    assert "--paper-literal-weights " in adcs("compare", "--help").stdout
 
 
 @pytest.mark.usefixtures("narrow")

@@ -13,6 +13,7 @@ from adcs.cli.compare import compare
 from adcs.cli.errors import guarded
 from adcs.cli.explain import explain
 from adcs.cli.reproduce import reproduce
+from adcs.cli.settings import check_folder
 from adcs.cli.theory import theory
 from adcs.experiments.console import show_table
 from adcs.experiments.specs import NAMES, describe
@@ -95,6 +96,8 @@ def fetch_data(
     folder: Annotated[Path | None, typer.Option(help="A folder that has its files.")] = None,
 ) -> None:
     """Get a data set, and check it."""
+    if name in [entry.name for entry in available()]:  # Another name is not known, folder or not.
+        check_folder(name, folder, "--folder")
     found = fetch(name, folder)
     typer.echo(
         f"{found.name}: {len(found.x_train):,} training and {len(found.x_test):,} test examples, "

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from adcs.cli.errors import guarded, resumable
-from adcs.cli.settings import absolute, merged, pairs, schedulers, sizes
+from adcs.cli.settings import absolute, check_folder, merged, pairs, schedulers, sizes
 from adcs.experiments import wording
 from adcs.experiments.compare import run_experiment
 from adcs.experiments.config import Experiment, from_dict
@@ -78,7 +78,7 @@ def compare(
         ),
     ] = None,
     data_folder: Annotated[
-        str | None, _option("--data-folder", help="Where the data set's files are.", panel=DATA)
+        str | None, _option("--data-folder", help="Where Fashion-MNIST's files are.", panel=DATA)
     ] = None,
     fallback_data: Annotated[
         str | None,
@@ -138,7 +138,7 @@ def compare(
     paper_literal_weights: Annotated[
         bool | None,
         _option(
-            "--paper-literal-weights/--normalised-weights",
+            "--paper-literal-weights",
             help="Divide twice, as the paper's text does.",
             panel=TRAINING,
         ),
@@ -218,6 +218,7 @@ def compare(
         notes = list(folder.config.get("notes", []))
     else:
         experiment = from_dict(merged(config, given))
+        check_folder(experiment.data, experiment.data_folder)
         experiment, dataset, notes = _with_data(experiment, fallback_data)
         name = "compare" if config is None else config.stem
         path = out or next_folder(Path("runs"), name)
@@ -240,7 +241,7 @@ def _with_data(
             f"{experiment.data} could not be had, so this run is on {fallback}: its numbers are "
             "not the paper's."
         )
-        experiment = replace(experiment, data=fallback)
+        experiment = replace(experiment, data=fallback, data_folder=None)
         return experiment, experiment.dataset(), [note]
 
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from adcs.cli.errors import guarded, resumable
-from adcs.cli.settings import absolute
+from adcs.cli.settings import absolute, check_folder
 from adcs.experiments.beyond.protocol import BeyondPlan, Verdict
-from adcs.experiments.console import console, progress, say
+from adcs.experiments.console import console, progress, say, shout
 from adcs.experiments.folders import next_folder
 from adcs.experiments.outputs import Section
 from adcs.experiments.reproduce import Plan
@@ -54,6 +54,8 @@ def reproduce(
         "data_folder": data_folder,
     }
     overrides = {key: value for key, value in given.items() if value is not None}
+    if data is not None:
+        check_folder(data, data_folder)
     beyond = "beyond" in what
     if beyond and data is not None:
         raise ValueError(f"beyond has data sets of its own; --data {data} cannot be given with it")
@@ -75,6 +77,8 @@ def reproduce(
             _say_section(part)
         else:
             _say_verdict(part)
+    if plan.caveat is not None:
+        shout(plan.caveat)
     say(f"{plan.base / 'summary.md'} has the tables, {plan.base / 'figures'} the figures")
 
 

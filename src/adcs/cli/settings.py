@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adcs.experiments.config import from_toml
+from adcs.experiments.config import from_toml, underscored
 from adcs.experiments.specs import split
 
 
@@ -73,6 +73,21 @@ def absolute(data: str) -> str:
     return str(Path(data).resolve()) if Path(data).suffix == ".npz" else data
 
 
+def check_folder(data: str, folder: str | Path | None, option: str = "--data-folder") -> None:
+    """Refuse a folder to look for files in where the data has none to look for.
+
+    >>> check_folder("fashion-mnist", "images")
+    >>> check_folder("digits", "images")
+    Traceback (most recent call last):
+    ...
+    ValueError: --data-folder is where Fashion-MNIST's files are; digits is not looked for there
+    """
+    if folder is not None and data != "fashion-mnist":
+        raise ValueError(
+            f"{option} is where Fashion-MNIST's files are; {data} is not looked for there"
+        )
+
+
 def merged(config: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a TOML file with those given on the command line put over them.
 
@@ -82,10 +97,7 @@ def merged(config: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
     >>> merged(None, {"rounds": 10})
     {'rounds': 10}
     """
-    values = {
-        key.replace("-", "_"): value
-        for key, value in (from_toml(config) if config is not None else {}).items()
-    }
+    values = underscored(from_toml(config)) if config is not None else {}
     if config is not None and isinstance(values.get("data"), str):
         values["data"] = _beside(config, values["data"])
     if "partition" in given:

@@ -197,7 +197,7 @@ def from_dict(values: Mapping[str, Any]) -> Experiment:
     ...
     ValueError: unknown setting 'rouns'; did you mean rounds?
     """
-    given = {key.replace("-", "_"): value for key, value in values.items()}
+    given = underscored(values)
     _no_strangers(given, [f.name for f in fields(Experiment)], "setting")
     hints = get_type_hints(Experiment)
     hints["schedulers"] = list[str] | hints["schedulers"]
@@ -210,6 +210,21 @@ def from_dict(values: Mapping[str, Any]) -> Experiment:
     if "hidden" in given:
         given["hidden"] = tuple(given["hidden"])
     return replace(Experiment(), **given)
+
+
+def underscored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by their names in Python; one that is there with hyphens too is refused.
+
+    >>> underscored({"eval-every": 10})
+    {'eval_every': 10}
+    """
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name in found:
+            raise ValueError(f"{name} is set twice, with hyphens and with underscores; keep one")
+        found[name] = value
+    return found
 
 
 def from_toml(path: str | Path) -> dict[str, Any]:

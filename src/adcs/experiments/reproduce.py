@@ -26,6 +26,9 @@ from adcs.experiments.report import setting
 from adcs.runs import RunFolder, read_json, write_atomically
 from adcs.simulation.names import hint
 
+BEYOND = "beyond"
+"""What goes beyond the paper, in a folder of its own: see `adcs.experiments.beyond`."""
+
 
 def declared(name: str) -> dict[str, Any]:
     """Return what a TOML file of the paper's experiments holds.
@@ -54,11 +57,23 @@ def chosen_outputs(names: Sequence[str]) -> list[str]:
     ...
     ValueError: there is no 'figure-9' to reproduce; did you mean figure-3?
     """
-    known = [*outputs(), "all"]
+    known = [*outputs(), "all", BEYOND]
+    if BEYOND in names:
+        raise ValueError(alone(names))
     for name in names:
         if name not in known:
             raise ValueError(f"there is no {name!r} to reproduce; {hint(name, known)}")
     return [name for name in outputs() if "all" in names or name in names]
+
+
+def alone(names: Sequence[str]) -> str:
+    """Return what is to be said where `beyond` is named together with outputs of the paper.
+
+    >>> alone(["beyond", "figure-1"])
+    'beyond goes into a folder of its own: reproduce figure-1 by another command'
+    """
+    others = ", ".join(name for name in names if name != BEYOND)
+    return f"{BEYOND} goes into a folder of its own: reproduce {others} by another command"
 
 
 def paper_experiment(run: str, overrides: Mapping[str, Any]) -> Experiment:
@@ -208,15 +223,20 @@ class Plan:
         write_atomically(self.base / "summary.md", (text + "\n").encode())
         return sections
 
+    @property
+    def caveat(self) -> str | None:
+        """What the verdicts are to be taken with, where settings are not the paper's."""
+        changed = {k: v for k, v in self.overrides.items() if k in ("rounds", "data")}
+        if not changed:
+            return None
+        shown = ", ".join(f"{key} = {value}" for key, value in changed.items())
+        return f"This is not the paper's setting ({shown}): the verdicts are about this one."
+
     def _note(self) -> str:
         experiment = self.experiment(self.runs()[0])
         lines = [setting(experiment)]
-        changed = {k: v for k, v in self.overrides.items() if k in ("rounds", "data")}
-        if changed:
-            shown = ", ".join(f"{key} = {value}" for key, value in changed.items())
-            lines.append(
-                f"**This is not the paper's setting ({shown}): the verdicts are about this one.**"
-            )
+        if self.caveat is not None:
+            lines.append(f"**{self.caveat}**")
         lines.append(
             "A claim of a difference holds if the 95 % Student interval of the paired differences "
             "over seeds excludes zero. Accuracies are means over the last tenth of evaluations."

@@ -40,7 +40,10 @@ def make_scheduler(spec: str, seed: int) -> Scheduler:
     """
     kind, settings = _read(spec)
     if isinstance(settings.get("sketch"), int):
-        settings["sketch"] = Sketcher(size=settings["sketch"])
+        try:
+            settings["sketch"] = Sketcher(size=settings["sketch"])
+        except ValueError as error:
+            raise ValueError(f"scheduler {spec!r}: sketch {error}") from error
     known = _settings(kind)
     try:
         for key, value in settings.items():

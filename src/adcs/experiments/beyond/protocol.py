@@ -19,7 +19,7 @@ from typing import Any
 from adcs.experiments import wording
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.plots import Dots, dot_figure
-from adcs.experiments.reproduce import Plan, quick_look
+from adcs.experiments.reproduce import Plan, alone, quick_look
 from adcs.experiments.tables import Estimate, Record, curves, estimate, paired
 from adcs.runs import write_atomically
 
@@ -189,8 +189,16 @@ class BeyondPlan(Plan):
     def wanted(names: Sequence[str]) -> list[str]:
         """Return "beyond", which is all that there is here."""
         if set(names) != {"beyond"}:
-            raise ValueError(f"beyond is reproduced in a folder of its own, without {names}")
+            raise ValueError(alone(names))
         return ["beyond"]
+
+    @property
+    def caveat(self) -> str | None:
+        """What the verdicts are to be taken with, where the rounds are not the protocol's."""
+        if "rounds" not in self.overrides:
+            return None
+        rounds = self.overrides["rounds"]
+        return f"{rounds} rounds a case are not the protocol's: this is a quick look."
 
     def runs(self) -> list[str]:
         """Return the cases, then the ablations."""
@@ -216,11 +224,8 @@ class BeyondPlan(Plan):
             [_dots(verdict) for verdict in verdicts],
         )
         parts = ["# Beyond the paper", f"![beyond](figures/{figure[1].name})"]
-        if "rounds" in self.overrides:
-            rounds = self.overrides["rounds"]
-            parts.append(
-                f"**{rounds} rounds a case are not the protocol's: this is a quick look.**"
-            )
+        if self.caveat is not None:
+            parts.append(f"**{self.caveat}**")
         for seen, heading in ((True, "Cases that choices were made on"), (False, "Held out")):
             lines = [verdict.line() for verdict in verdicts if verdict.seen == seen]
             parts += [f"## {heading}", wording.markdown(HEADS, lines)]
