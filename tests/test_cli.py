@@ -349,6 +349,10 @@ def test_the_page_s_toml_is_a_config(tmp_path: Path) -> None:
     assert list(experiment.schedulers) == ["Uniform", "half"]
     assert (experiment.hidden, experiment.pass_width) == ((32,), 1)
     assert experiment.network == {"availability": 0.8, "deadline": 30}
+    simulation = experiment.simulation(0, ("Uniform",))
+    for _ in range(experiment.rounds):
+        simulation.step()
+    assert simulation.evaluate()[0]["average"] > 0.8  # It learns.
 
 
 def test_the_page_lists_the_network_s_settings() -> None:
