@@ -184,6 +184,17 @@ def test_an_error_names_the_record(tmp_path: Path) -> None:
         analyse(folder, groups=[0, 1])
 
 
+def test_an_update_of_zero_has_no_cluster(tmp_path: Path) -> None:
+    folder = hand_made(tmp_path / "run", [0.5, 0.5, 0.0])
+    record = next(folder.records())
+    with folder.writer("task", offset=0) as lines:
+        lines.append({**record, "gram": [0.0, 0.0, 0.0, 4.0, 0.0, 9.0]})
+    (row,) = analyse(folder).rounds
+    assert row["theorem1"] is None
+    assert row["general"] > 0.0
+    assert analyse(folder, groups=[0, 0, 1]).rounds[0]["theorem1"] is not None
+
+
 def test_rounds_have_the_theorem_s_quantities(tmp_path: Path) -> None:
     row = analyse(hand_made(tmp_path / "run", [0.5, 0.5, 0.0]), groups=[0, 0, 1]).rounds[0]
     # Clients 0 and 1, at right angles and of lengths 1 and 2, have their mean between them.

@@ -241,7 +241,9 @@ def _round(record: Row, gram: Float64Array, labels: Sequence[Any] | None, policy
     if whole:
         row["centred"] = share_bound(gram, shares / shares.sum(), centred=True)
     equal = whole and np.allclose(shares[chosen], 1.0 / chosen.size, rtol=1e-5)
-    if equal and policy.theta is not None:
+    # Clusters are found by directions, which an update of zero does not have.
+    grouped = labels is not None or gram.diagonal().min() > 0.0
+    if equal and grouped and policy.theta is not None:
         codes = find_clusters(gram=gram) if labels is None else labels
         losses, norms = np.array(record["batch_losses"]), np.sqrt(gram.diagonal())
         check: ClusterCheck = check_clusters(
@@ -351,6 +353,7 @@ def _notes(config: dict[str, Any], labels: Sequence[Any] | None, rounds: list[Ro
     if any(row["theorem1"] is None for row in rounds):
         notes.append(
             "Cohorts with weights other than 1/m, or by a quality that records do not hold, have "
-            "the general bound only."
+            "the general bound only; so have rounds with an update of zero where clusters are to "
+            "be found."
         )
     return notes
