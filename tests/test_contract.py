@@ -112,7 +112,7 @@ class Unseeded(Plain):
 
 class Global(Plain):
     def choose(self, round, clients, m):
-        np.random.random()  # noqa: NPY002
+        np.random.random()  # noqa: NPY002 - moves the generator's place, and its key seldom
         return super().choose(round, clients, m)
 
 

@@ -342,7 +342,8 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
 
 
 def _global_states() -> tuple[Any, Any]:
-    return random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+    _, key, place, *_ = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), (np.asarray(key).tolist(), place)
 
 
 def _table(round: int, reports: Sequence[ClientReport]) -> ReportTable:
