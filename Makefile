@@ -27,6 +27,7 @@ bench: $(READY)-bench
 	$(BIN)/python benchmarks/bench_sketch.py
 	$(BIN)/python benchmarks/bench_simulator.py
 	$(BIN)/python benchmarks/bench_certificate.py
+	$(BIN)/python benchmarks/bench_noise.py
 	$(BIN)/python benchmarks/bench_flower.py
 
 clean:
