@@ -138,7 +138,6 @@ def client(repeats: int) -> None:
         {grid.nodes[0].node_id: training},
         Model(content),
         rules=Rules("num-examples", "train_loss"),
-        arrays=None,
         evaluate_config=ConfigRecord(),
     )
     extra = []
