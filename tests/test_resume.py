@@ -18,6 +18,7 @@ from adcs.experiments.folders import create_run, experiment_of
 from adcs.experiments.replay import replay
 from adcs.experiments.reproduce import Plan
 from adcs.runs import RunFolder, fingerprint
+from adcs.schedulers.state import pack, unpack
 
 
 def adcs(*words: object) -> Result:
@@ -204,3 +205,18 @@ def test_a_broken_plan_can_be_deleted(tmp_path: Path) -> None:
     plan.open("kernels")
     assert (base / "kernels" / "config.json").read_bytes() == kept
     shutil.rmtree(base)
+
+
+def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = small(save(tmp_path / "mine.npz", seed=0))
+    folder = started(tmp_path / "run", experiment, monkeypatch)
+    (path,) = (folder.path / "checkpoints").iterdir()
+    state = unpack(path.read_bytes())
+    for format in (None, 1):
+        path.write_bytes(pack({**state, "format": format}))
+        sentence = refused(adcs("compare", "--resume", folder.path, "--jobs", 1))
+        assert f"{path} was written by another version of adcs; delete it" in sentence
+    path.unlink()
+    assert adcs("compare", "--resume", folder.path, "--jobs", 1).exit_code == 0

@@ -31,6 +31,9 @@ import scipy
 
 from adcs.schedulers.state import pack, unpack
 
+FORMAT = 2
+"""What checkpoints hold changes with this number; those of another one are not gone on with."""
+
 
 @dataclass
 class Ledger:
@@ -134,20 +137,22 @@ class RunFolder:
 
     def save_checkpoint(self, task: str, state: dict[str, Any]) -> None:
         """Replace a task's checkpoint, atomically."""
-        write_atomically(self.path / "checkpoints" / task, pack(state))
+        write_atomically(self.path / "checkpoints" / task, pack({**state, "format": FORMAT}))
 
     def load_checkpoint(self, task: str) -> dict[str, Any] | None:
         """Return a task's checkpoint, or None if it has none."""
         path = self.path / "checkpoints" / task
         if not path.is_file():
             return None
+        remedy = "delete it, and that part of the run starts again from its first round"
         try:
-            return unpack(path.read_bytes())
+            state = unpack(path.read_bytes())
+            written = state.get("format")
         except (ValueError, EOFError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{path} is not a whole checkpoint; delete it, and that part of the run starts "
-                "again from its first round"
-            ) from error
+            raise ValueError(f"{path} is not a whole checkpoint; {remedy}") from error
+        if written != FORMAT:
+            raise ValueError(f"{path} was written by another version of adcs; {remedy}")
+        return state
 
 
 class Writer:

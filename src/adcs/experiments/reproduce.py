@@ -176,15 +176,14 @@ class Plan:
 
     def open(self, run: str) -> tuple[RunFolder, Experiment]:
         """Return a run's folder, made if it is new, and its experiment."""
-        path = self.base / run
+        path, experiment = self.base / run, self.experiment(run)
         if (path / "config.json").is_file():
             folder = RunFolder.open(path)
-            held, wanted = experiment_of(folder).as_dict(), self.experiment(run).as_dict()
-            for key, value in wanted.items():
+            held = experiment_of(folder).as_dict()
+            for key, value in experiment.as_dict().items():
                 if held[key] != value:
                     raise ValueError(f"{path} is a run with {key} {held[key]}, not {value}")
-            return folder, experiment_of(folder)
-        experiment = self.experiment(run)
+            return folder, experiment
         return create_run(path, experiment), experiment
 
     def execute(
