@@ -622,6 +622,8 @@ def test_differential_privacy(toy: Any, changed: Any, kind: str, bad: int) -> No
         )
     run = toy.start(Scheduled(private, adcs.ADCS(), clients_per_round=3), grid, 3)
     assert [len(note.trained) for note in run.notes] == ([0] * 3 if bad else [3] * 3)
+    spent = [note.spent for note in run.notes]
+    assert all(one.updates - one.extra_updates == (0 if bad else 3) for one in spent)
 
 
 def test_an_accountant_is_refused() -> None:
@@ -674,3 +676,16 @@ def test_sizes_outlive_a_restart(toy: Any, tmp_path: Path) -> None:
     toy.start(first, toy.grid(), 3)
     assert first._recorder.sizes
     assert strategy()._recorder.sizes == first._recorder.sizes
+
+
+def test_a_round_in_which_the_strategy_addresses_nobody_counts(toy: Any, tmp_path: Path) -> None:
+    class Resting(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            messages = super().configure_train(server_round, arrays, config, grid)
+            return [] if server_round == 2 else messages
+
+    strategy = Scheduled(Resting(), adcs.Uniform(), clients_per_round=3, folder=tmp_path / "run")
+    strategy.start(toy.grid(), toy.initial(), num_rounds=3)
+    assert strategy.rounds_done == 3
+    records = list(RunFolder.open(tmp_path / "run").records())
+    assert [len(record["trained"]) for record in records] == [3, 0, 3]

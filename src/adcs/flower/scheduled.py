@@ -207,7 +207,10 @@ class Scheduled(Strategy):
         """Check the replies, tell the scheduler, and let the strategy aggregate them."""
         round = self._round
         if round is None or round.model is None:
-            return self.strategy.aggregate_train(self.rounds_done + 1, replies)
+            result = self.strategy.aggregate_train(self.rounds_done + 1, replies)
+            if round is not None:
+                round.done = True
+            return result
         number, note = round.number, round.note
         errand = Errand("training", number, round.model)
         answers = self._exchange.settle(round.sent, replies, errand, round.clock())
@@ -217,9 +220,6 @@ class Scheduled(Strategy):
         told = "training" in self.scheduler.remembers
         heard = {**round.by_client(answers), **held}
         read = self._reader.read(errand, heard, note, sketch=self._sketch, update=told)
-        contents = sum(reply.has_content() for reply in answers.values())
-        note.spent.updates += contents
-        note.spent.extra_updates += contents - len(read.whole)
         self._enrol(number, read.reports)
         if told:
             self.scheduler.observe(number, read.reports, "training")
@@ -238,6 +238,9 @@ class Scheduled(Strategy):
             arrays, metrics = self.strategy.aggregate_train(number + 1, usable)
         if arrays is not None:
             note.trained = list(read.whole)
+        contents = sum(reply.has_content() for reply in answers.values())
+        note.spent.updates += contents
+        note.spent.extra_updates += contents - len(note.trained)
         note.warn(number + 1)
         round.done = True
         combined = MetricRecord() if metrics is None else metrics
