@@ -6,7 +6,6 @@ from itertools import chain, combinations
 import mpmath
 import numpy as np
 import pytest
-from dppy.finite_dpps import FiniteDPP
 from scipy.stats import chi2_contingency, chisquare
 
 from adcs.dpp.kernel import alpha, similarity, unit_rows
@@ -109,10 +108,11 @@ def test_samples_follow_the_probabilities(theta, m, dim):
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.7])
-def test_samples_agree_with_dppy(theta):
+def test_samples_agree_with_dppy(theta, oracle):
+    finite_dpps = oracle("dppy.finite_dpps")
     c, q = instance(4, 8, 12)
     size, cells = 3000, list(combinations(range(8), 3))
-    dpp = FiniteDPP("likelihood", L=kernel(c, q, theta))
+    dpp = finite_dpps.FiniteDPP("likelihood", L=kernel(c, q, theta))
     state = np.random.RandomState(0)
     for _ in range(size):
         dpp.sample_exact_k_dpp(size=3, random_state=state)
