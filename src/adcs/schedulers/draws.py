@@ -27,8 +27,8 @@ def race(rng: np.random.Generator, weights: Float64Array) -> IndexArray:
     An exponential race: the fastest of clocks with these rates comes first. Weights of zero come
     last, in random order.
 
-    >>> race(np.random.default_rng(0), np.array([0.0, 1.0, 0.0]))[0]
-    np.int64(1)
+    >>> race(np.random.default_rng(0), np.array([0.0, 1.0, 0.0]))[0].item()
+    1
     """
     times = rng.exponential(size=weights.size)
     with np.errstate(divide="ignore"):
