@@ -196,9 +196,11 @@ class _Kernel:
             for _ in range(2):  # twice: the first pass leaves rounding of the larger columns
                 block = block - vectors @ (vectors.T @ block)
             block = block * np.exp(sizes[level] - sizes[level[0]])
-            # joba=0: each column to its own accuracy; jobu=0: left vectors; the rest: none.
+            # joba=0: each column to its own accuracy; jobu=0: left vectors; jobv=3: no right ones.
+            # jobt must be 0: with 1 LAPACK may transpose a square matrix, and then it works in
+            # the array of right vectors, which SciPy does not allocate in full for jobv=3.
             values, left, _, work, _, info = lapack.dgejsv(
-                block, joba=0, jobu=0, jobv=3, jobr=1, jobt=1, jobp=1
+                block, joba=0, jobu=0, jobv=3, jobr=1, jobt=0, jobp=1
             )
             if info != 0:
                 raise np.linalg.LinAlgError(f"the Jacobi SVD did not converge (info = {info})")
