@@ -26,6 +26,7 @@ from adcs.dpp.kernel import (
     combine,
 )
 from adcs.dpp.lazy import LazySearch
+from adcs.dpp.numbers import total
 from adcs.dpp.rows import FeatureRows, KernelRows
 from adcs.dpp.scoring import NOT, Scoring
 from adcs.dpp.selection import Selection
@@ -204,7 +205,7 @@ def _selection(
         indices=index,
         gains=scoring.gains(np.array(logs), q),
         log_det=log_det,
-        objective=combine(log_det, float(q.sum()), scoring.theta),
+        objective=combine(log_det, total(q), scoring.theta),
         rank=len(logs) - logs.count(NOT),
     )
 

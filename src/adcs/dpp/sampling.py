@@ -18,11 +18,9 @@ from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import (
     Float64Array,
     IndexArray,
-    alpha,
-    as_quality,
     as_similarity,
     check_m,
-    check_theta,
+    log_weights,
 )
 from adcs.dpp.scoring import Scoring
 
@@ -147,17 +145,9 @@ class _Kernel:
 
     @classmethod
     def of(cls, similarity: ArrayLike, quality: ArrayLike | None, theta: float) -> _Kernel:
-        if check_theta(theta) == 1.0:
-            raise ValueError("theta = 1 has no kernel L: alpha is infinite; theta must be below 1")
         c = as_similarity(similarity)
+        log_weight = log_weights(quality, c.shape[0], theta)
         scoring = Scoring.of_kernel(similarity, quality, theta=theta)
-        with np.errstate(over="ignore"):
-            log_weight = alpha(theta) * as_quality(quality, c.shape[0])
-        if not np.isfinite(2.0 * np.abs(log_weight).sum()):
-            raise ValueError(
-                f"quality is too large for weights exp(alpha q) at theta = {theta:g}: "
-                f"the largest is {np.abs(as_quality(quality, c.shape[0])).max():g}"
-            )
         return cls(c, log_weight, scoring)
 
     def log_det(self, subset: ArrayLike) -> float:
