@@ -22,9 +22,10 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from adcs.dpp.numbers import brief
 from adcs.schedulers.places import Rules
 from adcs.signals.book import ReportBook
-from adcs.signals.report import ClientId, ClientReport
+from adcs.signals.report import ClientId, ClientReport, plain_client
 from adcs.signals.sketch import Sketcher
 
 Signal = Literal["loss", "norm", "update"]
@@ -298,9 +299,9 @@ class Scheduler(ABC):
             return self._listed[1]
         ids: list[ClientId] = []
         for client in available:
-            if isinstance(client, bool) or not isinstance(client, (int, str, np.integer)):
-                raise ValueError(f"client ids must be ints or strings, got {client!r}")
-            ids.append(client if isinstance(client, str) else int(client))
+            if (name := plain_client(client)) is None:
+                raise ValueError(f"client ids must be ints or strings, got {brief(client)}")
+            ids.append(name)
         clients = tuple(sorted(ids, key=lambda client: (isinstance(client, str), client)))
         for one, next_one in pairwise(clients):
             if one == next_one:

@@ -207,12 +207,12 @@ class LiveADCS(DeterminantalScheduler):
     def _step(self, reports: list[ClientReport]) -> None:
         """Predict how the global step of these replies changes everybody's loss."""
         weights = np.array([self._weights.get(report.client, 0.0) for report in reports])
+        places = self._places([report.client for report in reports])
+        lengths = self.live.lengths[places]
+        longest = FAR * np.median(self.live.lengths)
+        shorter = np.divide(longest, lengths, out=np.ones(lengths.size), where=lengths > longest)
+        weights = weights * shorter
         if weights.sum() > 0.0:
-            places = self._places([report.client for report in reports])
-            lengths = self.live.lengths
-            longest = FAR * np.median(lengths)
-            if lengths.max() > longest:
-                weights = weights * np.minimum(1.0, longest / lengths[places])
             self.beliefs.fall((weights / weights.sum()) @ self.live.products(places))
 
     # Who trains.

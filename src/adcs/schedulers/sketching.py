@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from adcs.signals.book import screen
 from adcs.signals.majority import Majority
-from adcs.signals.report import ClientId, ClientReport, flatten, refusal
+from adcs.signals.report import ClientId, ClientReport, flatten
 from adcs.signals.sketch import Sketch, Sketcher
 
 
@@ -20,7 +21,8 @@ class Sketched:
     reports
         The reports.
     refused
-        Client and reason of each whose update has no sketch, or another length than most.
+        Client and reason of each that cannot be used, whose update has no sketch, or has another
+        length than most.
     turned
         Whether most updates have another length now than before: older sketches are worth nothing.
     """
@@ -50,20 +52,15 @@ class Sketching:
 
     def of(self, reports: Iterable[ClientReport]) -> Sketched:
         """Return reports with their updates sketched."""
-        batch = list(reports)
-        usable = [r for r in batch if isinstance(r, ClientReport) and refusal(r) is None]
+        usable, refused = screen(reports)
         lengths = {
-            report.client: length
-            for report in usable
-            if isinstance(report.client, Hashable) and (length := _length(report)) is not None
+            report.client: length for report in usable if (length := _length(report)) is not None
         }
         before, length = self._length.value, self._length.settle(lengths)
-        fine = {id(report) for report in usable}
         made: list[ClientReport] = []
-        refused: list[tuple[ClientId, str]] = []
-        for report in batch:
+        for report in usable:
             try:
-                made.append(self._sketched(report, length) if id(report) in fine else report)
+                made.append(self._sketched(report, length))
             except ValueError as error:
                 refused.append((report.client, str(error)))
         return Sketched(made, refused, before not in (None, length))
