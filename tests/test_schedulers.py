@@ -286,6 +286,57 @@ class TestRules:
         chosen = scheduler.select(0, range(12), 5).clients
         assert sum(c < 6 for c in chosen) == 1
 
+    @pytest.mark.parametrize("make", [*MAKES, adcs.LiveADCS])
+    def test_made_up_ids_share_a_group(self, make):
+        """A gang of unknown ids gets one group's places, whatever the caps are given as."""
+        groups = {c: f"site {c % 3}" for c in range(6)}
+        crowd = Crowd([*range(6), *(f"made up {c}" for c in range(9))])
+
+        def places(**settings):
+            scheduler = make(groups=groups, **settings)
+            counts = []
+            for round in range(3):
+                chosen = crowd.play(scheduler, round, 9).clients
+                counts.append(sum(isinstance(client, str) for client in chosen))
+            return counts
+
+        assert places(caps=2) == [2] * 3
+        named = {"site 0": 2, "site 1": 1, "site 2": 2}
+        assert places(caps=named) == [1] * 3  # the smallest, where they have none
+        assert places(caps={**named, "unknown": 3}) == [3] * 3
+        assert places(caps={**named, "guests": 0}, unknown_group="guests") == [0] * 3
+        assert max(places(caps=named, unknown_group="site 2")) <= 2
+        assert places(caps={"site 1": 1}, unknown_group=None)[0] >= 4  # each one its own
+        assert min(places(caps=1, unknown_group=None)) >= 6
+
+    def test_unknown_clients_that_are_required_have_their_cap_too(self):
+        with pytest.raises(ValueError, match="required has 2 clients of group 'unknown', cap 1"):
+            adcs.ADCS(groups={0: "a"}, caps=1, required=["x", "y"])
+        adcs.ADCS(groups={0: "a"}, caps=1, required=["x", "y"], unknown_group=None)
+        adcs.ADCS(required=["x", "y"])
+
+    @pytest.mark.parametrize(
+        ("settings", "named"),
+        [
+            ({"groups": [1, 2]}, r"groups must map client ids to groups, got \[1, 2\]"),
+            ({"groups": {1.5: "a"}}, r"groups must name clients by ints or strings, got 1\.5"),
+            ({"groups": {1: ["a"]}}, r"a group must be hashable, .* got \['a'\]"),
+            ({"unknown_group": ["a"]}, r"a group must be hashable, .* got \['a'\]"),
+            ({"required": [(1, 2)]}, r"required must name clients .* got \(1, 2\)"),
+        ],
+    )
+    def test_rules_that_cannot_be_are_refused(self, settings, named):
+        with pytest.raises(ValueError, match=named):
+            adcs.Uniform(**settings)
+
+    def test_ids_of_rules_are_plain(self):
+        scheduler = adcs.Uniform(
+            groups={np.int64(1): "a", np.int64(2): "a"}, caps=1, required=[np.int64(2)]
+        )
+        chosen = scheduler.select(0, range(3), 2).clients
+        assert {type(client) for client in chosen} == {int}
+        assert set(chosen) == {0, 2}
+
     def test_caps_need_groups(self):
         with pytest.raises(ValueError, match="groups"):
             adcs.Uniform(caps=2)

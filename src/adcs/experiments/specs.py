@@ -74,7 +74,7 @@ def describe(spec: str) -> Description:
 
     >>> found = describe("PowerOfChoice")
     >>> found.own, found.common
-    ('candidates=None', 'seed=0, groups=None, caps=None, required=()')
+    ('candidates=None', "seed=0, groups=None, caps=None, required=(), unknown_group='unknown'")
     >>> found.text.splitlines()[0]
     "The m largest losses among this round's candidates."
     """

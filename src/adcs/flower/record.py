@@ -245,6 +245,10 @@ def settings(scheduler: Scheduler) -> dict[str, Any]:
     if rules:
         groups = [[client, str(group)] for client, group in rules.groups.items()]
         values |= {"required": rules.required, "groups": groups, "caps": rules.caps}
+        if rules.caps is not None:
+            values["unknown_group"] = (
+                None if rules.unknown_group is None else str(rules.unknown_group)
+            )
     return {"name": type(scheduler).__name__} | {
         # A function's own text holds an address, which is another one after a restart.
         name: plain("a function" if callable(value) else value)

@@ -132,6 +132,12 @@ class Scheduled(Strategy):
                 f"the strategy has fraction_train={fraction}: in each round the scheduler sees "
                 "only the nodes that it draws; set fraction_train=1.0",
             )
+        if scheduler.rules.caps is not None and not authenticated:
+            self._once(
+                "caps",
+                "caps hold for client ids, and without authenticated=True a node is not held to "
+                "one: it may claim that of another client, or come back under a new one",
+            )
         if self.rounds_done:
             log.info("going on after round %d of %s", self.rounds_done, folder)
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from adcs.dpp.numbers import brief
-from adcs.schedulers.places import Rules
+from adcs.schedulers.places import UNKNOWN, Rules
 from adcs.signals.book import ReportBook
 from adcs.signals.report import ClientId, ClientReport, plain_client
 from adcs.signals.sketch import Sketcher
@@ -108,6 +108,10 @@ class Scheduler(ABC):
         one cohort: a number, or a mapping from group to number.
     required
         Clients that are in every cohort while they are available.
+    unknown_group
+        The group of clients that `groups` does not name: they share it, so that ids that are made
+        up share one cap. Where `caps` is a mapping without an entry for it, the smallest entry
+        holds. None makes each of them a group of its own.
 
     Examples
     --------
@@ -138,11 +142,12 @@ class Scheduler(ABC):
         groups: Mapping[ClientId, Hashable] | None = None,
         caps: int | Mapping[Hashable, int] | None = None,
         required: Iterable[ClientId] = (),
+        unknown_group: Hashable | None = UNKNOWN,
     ) -> None:
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
             raise ValueError(f"seed must be a whole number >= 0, got {seed!r}")
         self.seed = int(seed)
-        self.rules = Rules(groups, caps, required)
+        self.rules = Rules(groups, caps, required, unknown_group)
         self.known = ReportBook()
         self._refused: list[tuple[ClientId, str]] = []
         self._listed: tuple[tuple[ClientId, ...], tuple[ClientId, ...]] = ((), ())

@@ -60,7 +60,7 @@ class LiveADCS(DeterminantalScheduler):
     sketch
         A `Sketcher` if updates are to be kept, and probes sent, as sketches.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
     Examples
     --------

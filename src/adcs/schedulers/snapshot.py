@@ -39,7 +39,7 @@ class SnapshotScheduler(Scheduler):
     sketch
         A `Sketcher` if clients are to send sketches in place of whole updates.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
     """
 
     remembers = frozenset[Source]({"enrolment", "probe"})

@@ -93,7 +93,7 @@ def flatten(update: Update) -> FloatArray:
     array([1., 1., 1., 1., 0.])
     """
     if isinstance(update, (list, tuple)) and any(np.ndim(layer) for layer in update):
-        return np.concatenate([flatten(layer) for layer in update])
+        return np.concatenate([_plain_array(layer, "update").ravel() for layer in update])
     return _plain_array(update, "update").ravel()
 
 
