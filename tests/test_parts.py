@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import pkgutil
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import adcs.schedulers
 import adcs.signals
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import greedy_map_features
-from adcs.dpp.kernel import as_similarity, as_table
+from adcs.dpp.kernel import as_similarity, as_table, unit_rows
 from adcs.dpp.sampling import _sample_projection, log_probability
 from adcs.schedulers import Cohort, Scheduler, live_kernel
 from adcs.schedulers.beliefs import MEMORY, Beliefs
@@ -286,3 +287,14 @@ def test_values_cannot_be_changed_once_made(package):
         for kind in vars(importlib.import_module(found.name)).values():
             if dataclasses.is_dataclass(kind) and isinstance(kind, type):
                 assert kind.__dataclass_params__.frozen, kind
+
+
+def test_rows_too_short_for_an_inverse_keep_their_direction():
+    unit = unit_rows([[3e-310, 4e-310], [3.0, 4.0]])
+    np.testing.assert_allclose(unit, [[0.6, 0.8], [0.6, 0.8]], rtol=1e-12)
+
+
+def test_a_similarity_is_checked_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        as_similarity(np.eye(37))
