@@ -17,8 +17,8 @@ from adcs.experiments.compare import run_experiment
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import progress, say, shout, show_table
 from adcs.experiments.folders import create_run, experiment_of, next_folder
-from adcs.experiments.report import baseline_of, results, warnings, write_report
-from adcs.experiments.tables import Row
+from adcs.experiments.report import baseline_of, results, seeds_of, warnings, write_report
+from adcs.experiments.tables import FEWEST, Row
 from adcs.runs import RunFolder
 from adcs.simulation.data import Dataset, DataUnavailable
 
@@ -261,9 +261,13 @@ def _run(folder: RunFolder, experiment: Experiment, notes: list[str], jobs: int 
 def show_results(rows: Sequence[Row], experiment: Experiment) -> None:
     """Print the table of a comparison, and differences where there are intervals for them."""
     title = "Mean of the last tenth of evaluations"
-    if experiment.seeds > 1:
+    if experiment.seeds >= FEWEST:
         title += f", ± 95 % interval over {experiment.seeds} seeds"
+    elif experiment.seeds > 1:
+        title += f" of {' / '.join(f'seed {seed}' for seed in seeds_of(experiment))}"
     show_table(title, *wording.table(rows))
     if experiment.seeds > 1:
-        title = f"Paired differences to {baseline_of(experiment)}, with 95 % intervals"
+        title = f"Paired differences to {baseline_of(experiment)}"
+        if any(row.p for row in rows):
+            title += ", 95 % interval of each alone, p by Holm's method"
         show_table(title, *wording.difference_table(rows))

@@ -22,7 +22,9 @@ from adcs.experiments.compare import Progress, run_experiment
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.folders import create_run, experiment_of, unfinished
 from adcs.experiments.outputs import Output, Section, make_section
-from adcs.experiments.report import setting
+from adcs.experiments.report import seeds_of, setting
+from adcs.experiments.tables import LEVEL
+from adcs.experiments.wording import table_note
 from adcs.runs import RunFolder, read_json, write_atomically
 from adcs.simulation.names import hint
 
@@ -237,7 +239,10 @@ class Plan:
         if self.caveat is not None:
             lines.append(f"**{self.caveat}**")
         lines.append(
-            "A claim of a difference holds if the 95 % Student interval of the paired differences "
-            "over seeds excludes zero. Accuracies are means over the last tenth of evaluations."
+            "A claim of a difference holds if the difference has the sign that it says and "
+            f"p < {LEVEL}: p is that of the paired, two-sided t-test over seeds, corrected by "
+            "Holm's method for all differences that are claimed of a figure. Brackets after a "
+            "difference are its paired 95 % Student interval, for it alone. Accuracies are means "
+            f"over the last tenth of evaluations. {table_note(seeds_of(experiment))}"
         )
         return "\n\n".join(lines)

@@ -104,6 +104,32 @@ def split(spec: str) -> tuple[str, str]:
     return where, kind + bracket + settings
 
 
+def parts(spec: str) -> tuple[str, str, dict[str, Any]]:
+    """Return where a spec's class is from, "" for this package, its name and its settings.
+
+    Nothing is loaded, and nobody is asked whether there is such a class.
+
+    >>> parts("my/file.py:Mine(patience=3)")
+    ('my/file.py', 'Mine', {'patience': 3})
+    >>> parts("adcs.schedulers:ADCS")
+    ('', 'ADCS', {})
+    """
+    where, call = split(spec)
+    name, settings = _parse(call, spec)
+    package = schedulers.__name__.partition(".")[0]
+    ours = where in (package, schedulers.__name__) or where.startswith(f"{schedulers.__name__}.")
+    return "" if ours and name in NAMES else where, name, settings
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """Return the settings of a scheduler of this package with their defaults.
+
+    >>> defaults("ADCS")["theta"]
+    0.8
+    """
+    return {key: p.default for key, p in _settings(_known(name)).items()}
+
+
 def _settings(kind: type[Scheduler]) -> dict[str, inspect.Parameter]:
     """Return the settings that a class takes, its own first, their annotations as types."""
     found: dict[str, inspect.Parameter] = {}

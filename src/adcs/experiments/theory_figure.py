@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from adcs.experiments.lettering import add_legend, fold
+from adcs.experiments.lettering import add_legend, fold, mathtext
 from adcs.theory.report import Analysis
 
 # Okabe and Ito's colours; line styles differ as well.
 CURVES = {
-    "bias": ("bias $\\|g_S - g_N\\|$", "#000000", "-"),
+    "bias": ("bias ‖g_S - g_N‖", "#000000", "-"),
     "general": ("general bound", "#D55E00", "--"),
     "centred": ("general bound, centred", "#E69F00", "-."),
     "theorem1": ("Theorem 1, right-hand side", "#0072B2", ":"),
     "masses": ("cluster bound by masses", "#009E73", (0, (5, 1, 1, 1, 1, 1))),
-    "gradient_norm": ("gradient norm $\\|g_N\\|$", "#999999", (0, (1, 1))),
+    "gradient_norm": ("gradient norm ‖g_N‖", "#999999", (0, (1, 1))),
 }
 
 TITLE = 32
@@ -35,7 +35,7 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
     names = [row["scheduler"] for row in analysis.schedulers]
     columns = min(3, len(names))
     lines = -(-len(names) // columns)
-    titles = [fold(name, TITLE) for name in names]
+    titles = [mathtext(fold(name, TITLE)) for name in names]
     figure = Figure(figsize=(max(4.2 * columns, 6.6), 3.0 * lines + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
