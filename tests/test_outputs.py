@@ -246,7 +246,7 @@ def test_accuracy_over_cost(seeds: int, drawn: list[Any], tmp_path: Path) -> Non
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     marks = [line for line in ax.lines if line.get_marker() in "s^"]
     assert [mark.get_marker() for mark in marks] == ["s", "^", "^"]
-    assert len({mark.get_markeredgecolor() + mark.get_markerfacecolor() for mark in marks}) == 3
+    assert len({mark.get_markerfacecolor() + mark.get_fillstyle() for mark in marks}) == 3
     for line in ax.lines:
         assert left < min(line.get_xdata()) <= max(line.get_xdata()) < right
         assert bottom < min(line.get_ydata()) <= max(line.get_ydata()) < top

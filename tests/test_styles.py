@@ -125,10 +125,10 @@ def test_variants_are_shades_of_one_colour() -> None:
     assert lightness == sorted(lightness, reverse=True)
     assert min(-np.diff(lightness)) > 4.0
     assert len({style.dash for style in found.values()}) == len(thetas)
+    assert len({style.fill for style in found.values()}) == len(thetas)
     for theta in thetas:
         style = found[str(theta)]
         assert style.marker == base.marker
-        assert style.hollow == (theta < 0.8)
         # A shade is the colour with white or black in it: on the line from one to the other.
         rgb, origin = (
             np.array([int(c[i : i + 2], 16) for i in (1, 3, 5)])

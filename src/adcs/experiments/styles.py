@@ -1,8 +1,8 @@
 """How schedulers look in figures: a scheduler looks the same in every figure and comparison.
 
 A scheduler's class gives it a colour, a marker and a dash pattern. Its settings give it a shade of
-the colour: below the defaults lighter, with hollow markers, and above them darker, each with a
-further dash pattern. Readers who see fewer colours tell lines apart by markers: those of the
+the colour, lighter below the defaults and darker above them, markers that are filled in part, and
+a further dash pattern. Readers who see fewer colours tell lines apart by markers: those of the
 schedulers of this package all differ.
 
 Schedulers of one's own have markers that those of this package do not have, and a look that
@@ -67,6 +67,9 @@ OWN = (
 STEP, LIGHTEST, DARKEST = 0.2, 0.5, 0.6
 """How much white or black is mixed in for each step from the defaults, and at most."""
 
+FILLS = (("right", "top", "full"), ("none", "left", "bottom"))
+"""How the markers of variants above and below the defaults are filled, step by step."""
+
 
 @dataclass(frozen=True)
 class Style:
@@ -79,7 +82,7 @@ class Style:
     colour: str
     dash: Any
     marker: Any
-    hollow: bool = False
+    fill: str = "full"
 
     @property
     def solid(self) -> bool:
@@ -98,9 +101,11 @@ class Style:
         stars = self.marker == "*" or isinstance(self.marker, tuple)
         return {
             "marker": self.marker,
-            "markerfacecolor": "white" if self.hollow else self.colour,
-            "markeredgecolor": self.colour if self.hollow or strokes else "white",
-            "markeredgewidth": 1.4 if strokes else 1.2 if self.hollow else 0.6,
+            "fillstyle": self.fill,
+            "markerfacecolor": self.colour,
+            "markerfacecoloralt": "white",
+            "markeredgecolor": self.colour if strokes or self.fill != "full" else "white",
+            "markeredgewidth": 1.4 if strokes else 0.6 if self.fill == "full" else 1.2,
             "markersize": 9.5 if stars else 6.0 if self.marker in ("D", "s") else 7.0,
         }
 
@@ -122,8 +127,8 @@ def styles_of(schedulers: Mapping[str, str]) -> dict[str, Style]:
     Examples
     --------
     >>> found = styles_of({"Uniform": "Uniform", "θ = 0.5": "ADCS(theta=0.5)", "ADCS": "ADCS"})
-    >>> found["ADCS"].colour, found["θ = 0.5"].colour, found["θ = 0.5"].hollow
-    ('#D55E00', '#DD7E33', True)
+    >>> found["ADCS"].colour, found["θ = 0.5"].colour, found["θ = 0.5"].fill
+    ('#D55E00', '#DD7E33', 'none')
     """
     kinds: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for label, spec in schedulers.items():
@@ -180,7 +185,8 @@ def _shades(
         for number, label in enumerate(labels, start=1):
             turn = number + (len(above) if side else 0)
             pattern = DASHES[(dash + turn) % len(DASHES)]
-            found[label] = Style(_mix(colour, step * number, side), pattern, marker, bool(side))
+            fill = FILLS[side][(number - 1) % len(FILLS[side])]
+            found[label] = Style(_mix(colour, step * number, side), pattern, marker, fill)
     return found
 
 
