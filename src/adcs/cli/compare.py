@@ -63,7 +63,8 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, _option("--seeds", help="Number of seeds; several give intervals.", panel=WHAT)
+        int | None,
+        _option("--seeds", help="Number of seeds; three and more give intervals.", panel=WHAT),
     ] = None,
     first_seed: Annotated[
         int | None, _option("--first-seed", help="The first of them.", panel=WHAT)
