@@ -95,7 +95,7 @@ def test_p_is_that_of_the_t_test(values: list[float]) -> None:
 
 def test_p_of_differences_without_spread() -> None:
     assert paired([0.5, 0.6, 0.7], [0.5, 0.6, 0.7]).p == 1.0
-    assert paired([0.1 + 0.2, 0.3, 0.3], [0.3, 0.3, 0.1 + 0.2]).p == 1.0
+    assert paired([0.1 + 0.2, 0.1 + 0.2, 0.3], [0.3, 0.3, 0.3]).p == 1.0
     assert paired([0.75, 0.75, 0.75], [0.5, 0.5, 0.5]).p == 0.0
 
 
