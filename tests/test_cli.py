@@ -183,6 +183,17 @@ def test_theory_of_several_steps_says_which_scale(tmp_path: Path) -> None:
     assert "sigma is estimated from clients of one group, and the run names no groups" in said
 
 
+def test_theory_says_that_there_are_no_clusters(tmp_path: Path) -> None:
+    alike = ["--partition", "iid", "--batch-size", 64, "--out", tmp_path / "run"]
+    assert adcs("compare", *SMALL, *TWO, *alike).exit_code == 0
+    said = adcs("theory", tmp_path / "run").stdout
+    assert "Uniform: no cluster structure found, so Theorem 1 does not apply" in said
+    assert "clusters were sought in each round's updates: found in 0 of 8 rounds" in said
+    table = next(line for line in said.splitlines() if line.startswith("│ Uniform"))
+    cells = [cell.strip() for cell in table.split("│")[1:-1]]
+    assert cells[5:9] == ["–"] * 4  # cluster bound, clusters taken, Theorem 1, rounds above it
+
+
 def test_theory_of_a_run_that_diverged(tmp_path: Path) -> None:
     wild = ["--lr", "1e30", "--hidden", "4", "--out", tmp_path / "wild"]
     assert adcs("compare", *SMALL, "--scheduler", "Uniform", *wild).exit_code == 0

@@ -57,7 +57,7 @@ def theory(
     of = "" if steps == 1 else f", of sums of E = {steps} gradients"
     _show(f"Bias and its bounds, means over rounds and seeds{of}", BIAS, found.schedulers)
     for row in found.schedulers:
-        typer.echo(f"{row['scheduler']}: conditions of Theorem 1 that fail: {_failed(row)}")
+        typer.echo(f"{row['scheduler']}: {_conditions(row)}")
     if found.convergence:
         square = "‖g_N‖²" if steps == 1 else f"‖g_N/{steps}‖²"
         columns = {**CONVERGENCE, "measured": f"mean {square}"}
@@ -71,11 +71,15 @@ def theory(
     say("written: " + ", ".join(str(path) for path in files))
 
 
-def _failed(row: dict[str, Any]) -> str:
+def _conditions(row: dict[str, Any]) -> str:
+    if row["structured"] is not None and row["failed"] is None:
+        share = row["structured"]
+        some = f" in {100 * (1 - share):.0f} % of rounds" if share > 0 else ""
+        return f"no cluster structure found{some}, so Theorem 1 does not apply"
     if row["failed"] is None:
-        return "not checked, for it has the general bound only"
+        return "conditions of Theorem 1 not checked, for it has the general bound only"
     shares = [f"{name} in {100 * share:.0f} %" for name, share in row["failed"].items()]
-    return ", ".join(shares) or "none"
+    return "conditions of Theorem 1 that fail: " + (", ".join(shares) or "none")
 
 
 def _show(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
