@@ -156,6 +156,7 @@ def test_explain_reads_a_flower_run(tmp_path: Path) -> None:
     result = adcs("explain", folder.path, "--round", 3)
     assert result.exit_code == 0, result.output
     assert "2.000" in result.stdout
+    assert "Why clients were left out is not in this record" in result.stdout
     one = adcs("explain", folder.path, "--round", 3, "--client", "c")
     assert "Client c was not chosen" in one.stdout
     assert (

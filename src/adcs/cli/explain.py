@@ -15,6 +15,8 @@ from adcs.experiments.folders import experiment_of
 from adcs.experiments.replay import replay
 from adcs.experiments.specs import make_scheduler
 from adcs.runs import RunFolder
+from adcs.schedulers.base import Cohort
+from adcs.schedulers.choice import RECORDED_LIMIT, Choice, from_record
 from adcs.schedulers.determinantal import DeterminantalScheduler
 from adcs.schedulers.static_dpp import StaticDPP
 from adcs.signals.report import ClientId
@@ -33,7 +35,7 @@ def explain(
     ] = None,
     client: Annotated[str | None, typer.Option(help="Say it of this client alone.")] = None,
 ) -> None:
-    """Say why a round's cohort was chosen, and what the clients left out lacked."""
+    """Say why a round's cohort was chosen, and why the other clients were left out."""
     folder = RunFolder.open(run)
     if folder.config.get("engine") == "flower":
         if seed is not None or scheduler is not None:
@@ -56,10 +58,14 @@ def explain(
     with progress("replay", "rounds") as report:
         choice, evaluated, counts = replay(experiment, seed, label, round, report, fingerprint=held)
     _check(folder, label, seed, evaluated, counts)
-    chosen = ", ".join(map(str, choice.cohort.clients))
-    typer.echo(f"{label}, seed {seed}, round {round}: clients {chosen}")
-    if number is not None:
-        typer.echo(why.sentence(choice, number))
+    _tell(choice, f"{label}, seed {seed}, round {round}", round, number)
+
+
+def _tell(choice: Choice, title: str, round: int, client: ClientId | None) -> None:
+    """Show a choice, or say of one client why it was chosen or not."""
+    typer.echo(f"{title}: clients {', '.join(map(str, choice.cohort.clients))}")
+    if client is not None:
+        typer.echo(why.sentence(choice, client))
         return
     if choice.theta is not None:
         oldest = choice.cohort.diagnostics.get("oldest_report", round)
@@ -72,6 +78,8 @@ def explain(
         late = ", ".join(map(str, waited))
         typer.echo(f"Chosen before all others, because they had waited for too long: {late}.")
     found = why.tables(choice)
+    if choice.explanation is not None and choice.explanation.left_out:
+        typer.echo(why.REASONS)
     for table in found:
         show_table(*table)
     if not found:
@@ -118,7 +126,16 @@ def _recorded(folder: RunFolder, round: int, client: str | None) -> None:
         which = f"; it has rounds {held[0]} to {held[-1]}" if held else ""
         raise ValueError(f"{folder.path} has no record of round {round}{which}")
     for record in records:
-        typer.echo(f"{record.get('scheduler', 'scheduler')}, round {round}")
+        title = f"{record.get('scheduler', 'scheduler')}, round {round}"
+        if "choice" in record:
+            keys = ("chosen", "weights", "normalise", "diagnostics")
+            clients, weights, normalise, diagnostics = (record[key] for key in keys)
+            cohort = Cohort(tuple(clients), tuple(weights), normalise, diagnostics)
+            choice = from_record(record["choice"], cohort)
+            named = (one for one in choice.available if str(one) == client)
+            _tell(choice, title, round, next(named, client))
+            continue
+        typer.echo(title)
         if client is not None:
             chosen = client in map(str, record.get("chosen") or ())
             typer.echo(f"Client {client} was {'chosen' if chosen else 'not chosen'}.")
@@ -126,3 +143,7 @@ def _recorded(folder: RunFolder, round: int, client: str | None) -> None:
             kept: list[Any] = [row for row in rows if client is None or row[0] == client]
             if kept:
                 show_table(title, heads, kept)
+        typer.echo(
+            "Why clients were left out is not in this record: records hold it for up to "
+            f"{RECORDED_LIMIT} available clients."
+        )

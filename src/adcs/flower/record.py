@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from adcs.flower.evaluation import summarise
 from adcs.flower.logs import log
 from adcs.runs import Ledger, RunFolder, plain
 from adcs.schedulers.base import Cohort, Scheduler
+from adcs.schedulers.choice import RECORDED_LIMIT, as_record, look
 from adcs.signals.report import ClientId
 
 TASK = "flower"
@@ -31,6 +32,8 @@ class Note:
         The clients that were probed, and those whose answers were used.
     cohort
         Who was chosen, with the scheduler's diagnostics.
+    choice
+        What `adcs explain` needs of how that came about; empty if nobody keeps it.
     trained
         The clients whose replies were aggregated.
     refused
@@ -56,6 +59,7 @@ class Note:
     asked: tuple[ClientId, ...] = ()
     answered: list[ClientId] = field(default_factory=list)
     cohort: Cohort = field(default_factory=lambda: Cohort((), ()))
+    choice: dict[str, Any] = field(default_factory=dict)
     trained: list[ClientId] = field(default_factory=list)
     refused: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, Any]] = field(default_factory=list)
@@ -158,6 +162,15 @@ class Recorder:
         self.keys = None if state["keys"] is None else tuple(state["keys"])
         self._offset = int(state["offset"])
 
+    def explain(self, note: Note, available: Sequence[ClientId]) -> None:
+        """Note why the cohort was chosen, right after it was; the scheduler is asked once more."""
+        if self._folder is None or len(available) > RECORDED_LIMIT:
+            return
+        try:
+            note.choice = as_record(look(self._scheduler, available, note.cohort))
+        except Exception as error:  # a scheduler of somebody's own; the round goes on without it
+            log.warning("round %d: the choice has no explanation: %s", self.rounds_done + 1, error)
+
     def close(self, note: Note, clients: list[ClientId]) -> None:
         """Add a round that is done, and write it down."""
         self.rounds_done += 1
@@ -203,6 +216,7 @@ class Recorder:
             "weights": note.cohort.weights,
             "normalise": note.cohort.normalise,
             "diagnostics": note.cohort.diagnostics,
+            **({"choice": note.choice} if note.choice else {}),
             "trained": note.trained,
         }
         for name in ("refused", "failed", "silent", "late", "owing", "without_mod", "disputed"):

@@ -199,6 +199,7 @@ class Scheduled(Strategy):
         willing = tuple(client for client in free if client not in in_vain)
         note.cohort = self.scheduler.select(number, willing or free, m)
         note.schedule_seconds += time.perf_counter() - started
+        self._recorder.explain(note, willing or free)
         round.sent = [
             again(round.training[round.nodes[client]])
             for client in note.cohort.clients
