@@ -383,7 +383,8 @@ def heat_figure(stem: Path, title: str, maps: Sequence[Map], labels: Sequence[st
     """Draw matrices in a row, all on one colour scale; return the files."""
     from matplotlib.colors import SymLogNorm
 
-    figure, axes = _subplots(1, len(maps), width=2.6, height=3.1)
+    # Squares: "compressed" leaves no gaps between them.
+    figure, axes = _subplots(1, len(maps), width=2.6, height=3.2, layout="compressed")
     ticks = np.arange(len(labels))
     size = 7 if len(labels) <= 12 else 5
     tops = [float(np.abs(item.matrix).max()) or 1.0 for item in maps]
@@ -402,7 +403,8 @@ def heat_figure(stem: Path, title: str, maps: Sequence[Map], labels: Sequence[st
     bar.ax.set_yticklabels([f"{value:.3g}" for value in marks])
     bar.ax.tick_params(labelsize=7)
     bar.ax.minorticks_off()
-    add_title(figure, f"{title}\ncolours: linear up to {near:.1g}, logarithmic beyond")
+    linear = f"{float(f'{near:.1g}'):,g}"
+    add_title(figure, f"{title}\ncolours: linear up to about {linear}, logarithmic beyond")
     cells = [
         (item.title, labels[i], labels[j], item.matrix[i, j])
         for item in maps
@@ -443,7 +445,15 @@ def _plain(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, (float, np.floating)) else value
 
 
-def _subplots(rows: int, columns: int, *, width: float, height: float, **more: Any) -> Any:
+def _subplots(
+    rows: int,
+    columns: int,
+    *,
+    width: float,
+    height: float,
+    layout: str = "constrained",
+    **more: Any,
+) -> Any:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -454,7 +464,7 @@ def _subplots(rows: int, columns: int, *, width: float, height: float, **more: A
         columns,
         figsize=(width * columns, height * rows + 0.6),
         squeeze=False,
-        layout="constrained",
+        layout=layout,
         **more,
     )
 
