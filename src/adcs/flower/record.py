@@ -151,7 +151,8 @@ class Recorder:
             self._folder = RunFolder.create(folder, ours)
         state = self._folder.load_checkpoint(TASK)
         if state is not None:
-            self._resume(state)
+            with self._folder.restoring(TASK):
+                self._resume(state)
 
     def _resume(self, state: Mapping[str, Any]) -> None:
         self._scheduler.restore(state["scheduler"])

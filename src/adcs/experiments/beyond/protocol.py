@@ -20,6 +20,7 @@ from typing import Any
 from adcs.experiments import wording
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.plots import Dots, dot_figure
+from adcs.experiments.records import checked_records
 from adcs.experiments.reproduce import Plan, alone, quick_look
 from adcs.experiments.styles import rival, styles_of
 from adcs.experiments.tables import (
@@ -226,7 +227,7 @@ class BeyondPlan(Plan):
         settings = []
         for name, case in protocol()["case"].items():
             folder, experiment = self.open(name)
-            records = list(folder.records())
+            records = checked_records(folder, experiment)
             verdicts.append(judge(case["title"], case["seen"], experiment, records))
             settings.append((case["title"], experiment, records))
         figure = dot_figure(
@@ -259,7 +260,7 @@ class BeyondPlan(Plan):
         columns: dict[str, dict[str, str]] = {}
         for case in declared["ablation"]["cases"]:
             folder, experiment = self.open(ABLATION + case)
-            records = list(folder.records())
+            records = checked_records(folder, experiment)
             labels = list(experiment.schedulers)
             worst = curves(records, "worst", labels).last()
             average = curves(records, "average", labels).last()
