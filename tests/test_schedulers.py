@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -10,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import adcs
+from adcs.experiments.specs import make_scheduler
 from adcs.schedulers.ocs import optimal_probabilities
 from adcs.schedulers.ranking import descending
 from adcs.schedulers.state import pack
@@ -579,3 +583,97 @@ def test_what_is_known_is_a_mapping() -> None:
         2: 1.0,
     }
     assert scheduler.known.get("stranger") is None
+
+
+share = st.floats(0.0, 1.0, exclude_max=True)
+count = st.integers(1, 10**6)
+sketch = st.none() | st.builds(
+    adcs.Sketcher,
+    size=st.integers(1, 4096),
+    kind=st.sampled_from(["count", "sparse", "gaussian"]),
+    dtype=st.sampled_from(["int8", "float32"]),
+    seed=st.integers(0, 2**64 - 1),
+)
+client = st.integers(0, 2**64) | st.text(max_size=5)
+common = {
+    "seed": st.integers(0, 2**40) | st.integers(0, 9).map(np.int64),
+    "groups": st.dictionaries(client, st.text(max_size=3) | st.integers() | st.tuples(count)),
+}
+kernel = {
+    "theta": share | share.map(np.float64),
+    "quality": st.sampled_from(["loss", "norm", "examples", "communication"]),
+    "scale": st.sampled_from([None, "standard", "rank"]),
+    "sketch": sketch,
+}
+SETTINGS = {
+    adcs.Uniform: {"by_size": st.booleans()},
+    adcs.PowerOfChoice: {"candidates": st.none() | count},
+    adcs.OCS: {"independent": st.booleans()},
+    adcs.DivFL: {"refresh_every": count, "by_cluster": st.booleans(), "sketch": sketch},
+    adcs.StaticDPP: {**kernel, "sample": st.booleans()},
+    adcs.ADCS: {**kernel, "refresh_every": count, "gamma": share},
+    adcs.LiveADCS: {
+        "theta": share,
+        "patience": st.none() | st.floats(1.0, 1e300),
+        "refresh_every": st.none() | count,
+        "probe_share": st.floats(0.0, 1e300),
+        "sketch": sketch,
+    },
+}
+made = st.one_of(
+    [
+        st.fixed_dictionaries({}, optional={**common, **own}).map(lambda s, kind=kind: kind(**s))
+        for kind, own in SETTINGS.items()
+    ]
+)
+
+
+def content(scheduler):
+    """All that a scheduler is made of, parts of its own included."""
+    return {
+        name: vars(value) if name in ("rules", "budget") else value
+        for name, value in vars(scheduler).items()
+        if isinstance(value, (bool, int, float, str, frozenset, adcs.Sketcher, type(None)))
+        or name in ("rules", "budget")
+    }
+
+
+class TestRepr:
+    @given(made)
+    @settings(max_examples=300, deadline=None)
+    def test_it_makes_the_same_scheduler(self, scheduler):
+        text = repr(scheduler)
+        for twin in (eval(text, vars(adcs)), make_scheduler(text, seed=scheduler.seed)):
+            assert type(twin) is type(scheduler)
+            assert content(twin) == content(scheduler)
+        assert repr(eval(text, vars(adcs))) == text
+
+    def test_defaults_are_left_out(self):
+        assert repr(adcs.ADCS(theta=0.5)) == "ADCS(theta=0.5)"
+        assert repr(adcs.ADCS(theta=0.8, seed=0, sketch=None, caps=None)) == "ADCS()"
+        assert repr(adcs.StaticDPP(theta=0.8)) == "StaticDPP(theta=0.8)"
+        assert repr(adcs.Uniform(seed=np.int64(3))) == "Uniform(seed=3)"
+        groups = {np.int64(1): "a", 2: "a"}
+        one = adcs.OCS(groups=groups, caps={"a": 1}, required=iter([1]))
+        assert repr(one) == "OCS(groups={1: 'a', 2: 'a'}, caps={'a': 1}, required=(1,))"
+
+    def test_a_scheduler_of_one_s_own(self):
+        class Mine(adcs.LiveADCS):
+            def __init__(self, decay=0.5, *, horizon=3, **common):
+                super().__init__(patience=horizon, **common)
+
+        class Yours(Mine):
+            pass
+
+        assert repr(Mine()) == "Mine()"
+        assert repr(Mine(0.25, theta=0.1)) == "Mine(decay=0.25, theta=0.1)"
+        assert repr(Yours(horizon=9)) == "Yours(horizon=9)"
+        assert list(inspect.signature(Mine).parameters) == ["decay", "horizon", "common"]
+        assert repr(adcs.ADCS(quality=len)) == "ADCS(quality=len)"
+
+    def test_copies_keep_it(self):
+        scheduler = adcs.ADCS(theta=0.25)
+        for twin in (copy.deepcopy(scheduler), pickle.loads(pickle.dumps(scheduler))):
+            assert repr(twin) == "ADCS(theta=0.25)"
+        drawn = adcs.Uniform(required=(client for client in "ab"))
+        assert repr(copy.deepcopy(drawn)) == "Uniform(required=('a', 'b'))"

@@ -12,10 +12,12 @@ A scheduler of one's own implements `choose`, and `ask` if it needs to know some
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, get_args
@@ -32,6 +34,7 @@ Signal = Literal["loss", "norm", "update"]
 Source = Literal["enrolment", "probe", "training"]
 SOURCES: tuple[Source, ...] = get_args(Source)
 SIGNALS = frozenset(get_args(Signal))
+RULES = ("groups", "caps", "required")
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,25 @@ class Cohort:
         return cls(tuple(clients), (1.0,) * len(clients), True, diagnostics)
 
 
+def remembering(init: Callable[..., None]) -> Callable[..., None]:
+    """Return an __init__ that keeps what the scheduler is made with, for its repr."""
+
+    @functools.wraps(init)
+    def made(self: Scheduler, *args: Any, **settings: Any) -> None:
+        if type(self).__init__ is made:  # not where a subclass calls its parent's
+            # What rules were given may be used up once it is read; `rules` keeps it.
+            kept = {name: None if name in RULES else v for name, v in settings.items()}
+            self._made_with = (args, kept)
+        init(self, *args, **settings)
+
+    return made
+
+
 class Scheduler(ABC):
     """Base class of all schedulers.
+
+    The repr of a scheduler is the call that makes it again, which is its spec on the command line
+    too; settings at their defaults are left out.
 
     Parameters
     ----------
@@ -121,6 +141,8 @@ class Scheduler(ABC):
     ...         return Cohort.of(self.take(clients[start:] + clients[:start], m))
     >>> InTurn().select(1, ["a", "b", "c"], 2).clients
     ('c', 'a')
+    >>> InTurn(seed=3, required=["a"])
+    InTurn(seed=3, required=('a',))
     """
 
     fixed_size: bool = True
@@ -135,6 +157,14 @@ class Scheduler(ABC):
     sketch: Sketcher | None = None
     """How updates are sketched for it; None takes whole ones."""
 
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = remembering(cls.__init__)  # type: ignore[method-assign]
+
+    @remembering
     def __init__(
         self,
         *,
@@ -153,6 +183,20 @@ class Scheduler(ABC):
         self._listed: tuple[tuple[ClientId, ...], tuple[ClientId, ...]] = ((), ())
         self._members: tuple[tuple[ClientId, ...], frozenset[ClientId]] = ((), frozenset())
         self._checked: tuple[Cohort | None, tuple[ClientId, ...], int] = (None, (), 0)
+
+    def __repr__(self) -> str:
+        if self._made_with is None:  # an __init__ that was put in later, as dataclasses do
+            return super().__repr__()
+        args, settings = self._made_with
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        given = {**dict(zip(names, args, strict=False)), **settings}
+        given |= {name: getattr(self.rules, name) for name in RULES if name in given}
+        words = [
+            f"{name}={_literal(value)}"
+            for name, value in given.items()
+            if _literal(value) != _literal(_default(type(self), name))
+        ]
+        return f"{type(self).__name__}({', '.join(words)})"
 
     # What drivers call.
 
@@ -314,6 +358,34 @@ class Scheduler(ABC):
         if isinstance(available, tuple):
             self._listed = (available, clients)
         return clients
+
+
+def _default(kind: type, name: str) -> Any:
+    """Return the default of a setting: that of the first class of the line that names it."""
+    for base in kind.__mro__:
+        parameters = inspect.signature(vars(base).get("__init__", object)).parameters
+        if name in parameters:
+            return parameters[name].default
+    return inspect.Parameter.empty
+
+
+def _literal(value: Any) -> str:
+    """Return a setting as it is written in Python, without NumPy's types.
+
+    >>> _literal({"a": np.float64(0.5), "b": (np.int64(1),)})
+    "{'a': 0.5, 'b': (1,)}"
+    """
+    return repr(_plain(value)) if not callable(value) else getattr(value, "__name__", repr(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item) for item in value)
+    return value
 
 
 def _check_round(round: int) -> int:
