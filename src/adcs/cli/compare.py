@@ -11,12 +11,21 @@ from typing import Annotated, Any
 import typer
 
 from adcs.cli.errors import guarded, resumable
-from adcs.cli.settings import absolute, check_folder, merged, pairs, schedulers, sizes
+from adcs.cli.settings import (
+    absolute,
+    check_folder,
+    merged,
+    open_run,
+    pairs,
+    schedulers,
+    sizes,
+)
 from adcs.experiments import wording
 from adcs.experiments.compare import run_experiment
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import progress, say, shout, show_table
 from adcs.experiments.folders import create_run, experiment_of, next_folder
+from adcs.experiments.records import checked_records
 from adcs.experiments.report import baseline_of, results, seeds_of, warnings, write_report
 from adcs.experiments.tables import FEWEST, Row
 from adcs.runs import RunFolder
@@ -24,6 +33,9 @@ from adcs.simulation.data import Dataset, DataUnavailable
 
 WHAT, DATA, TRAINING, RUN = "What is compared", "Data and clients", "Training", "The run"
 PAPER = Experiment()
+
+SHOWN = 10
+"""Labels that are named."""
 
 
 def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
@@ -214,7 +226,7 @@ def compare(
             raise ValueError(
                 f"--resume keeps the settings of {resume}; {stray!r} cannot be given with it"
             )
-        folder = RunFolder.open(resume)
+        folder = open_run(resume)
         experiment = experiment_of(folder)
         notes = list(folder.config.get("notes", []))
     else:
@@ -224,7 +236,19 @@ def compare(
         name = "compare" if config is None else config.stem
         path = out or next_folder(Path("runs"), name)
         folder = create_run(path, experiment, dataset, notes=notes)
+        if dataset.labels:
+            say(f"the labels of the data are {listed(dataset.label_names)}")
     _run(folder, experiment, notes, jobs)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in words; of many, the first ones.
+
+    >>> listed(["cat", "dog"]), listed([str(label) for label in range(100)])
+    ('cat, dog', '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 90 more')
+    """
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def _with_data(
@@ -251,6 +275,7 @@ def _run(folder: RunFolder, experiment: Experiment, notes: list[str], jobs: int 
         say(f"results go to {folder.path}")
         with progress("compare") as report:
             run_experiment(folder, experiment, jobs=jobs, progress=report)
+        checked_records(folder, experiment)
         notes = [*notes, *warnings(folder, experiment)]
         files = write_report(folder, experiment, notes)
     show_results(results(folder, experiment), experiment)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from adcs.cli.errors import guarded
+from adcs.cli.settings import open_run
 from adcs.experiments import why
 from adcs.experiments.config import Experiment
 from adcs.experiments.console import progress, say, shout, show_table
 from adcs.experiments.folders import experiment_of
+from adcs.experiments.records import check_flower_record, checked_records
 from adcs.experiments.replay import replay
 from adcs.experiments.specs import make_scheduler
 from adcs.runs import RunFolder
@@ -36,7 +39,7 @@ def explain(
     client: Annotated[str | None, typer.Option(help="Say it of this client alone.")] = None,
 ) -> None:
     """Say why a round's cohort was chosen, and why the other clients were left out."""
-    folder = RunFolder.open(run)
+    folder = open_run(run)
     if folder.config.get("engine") == "flower":
         if seed is not None or scheduler is not None:
             raise ValueError(
@@ -46,6 +49,7 @@ def explain(
         _recorded(folder, round, client)
         return
     experiment = experiment_of(folder)
+    checked_records(folder, experiment)
     label = _label(experiment, scheduler)
     seed = experiment.first_seed if seed is None else seed
     if seed not in experiment.seed_list:
@@ -101,7 +105,7 @@ def _label(experiment: Experiment, wanted: str | None) -> str:
 
 
 def _number(client: str, clients: int) -> ClientId:
-    if not client.isdecimal() or int(client) >= clients:
+    if not (client.isdecimal() and len(client) < 20 and int(client) < clients):
         raise ValueError(f"client must be a number from 0 to {clients - 1}, got {client!r}")
     return int(client)
 
@@ -120,20 +124,25 @@ def _check(folder: RunFolder, label: str, seed: int, round: int, counts: list[in
 
 
 def _recorded(folder: RunFolder, round: int, client: str | None) -> None:
-    records = [record for record in folder.records() if record.get("round") == round]
-    if not records:
-        held = sorted({int(record["round"]) for record in folder.records() if "round" in record})
+    lines = [line for line in folder.lines() if line.record["round"] == round]
+    if not lines:
+        held = sorted({record["round"] for record in folder.records()})
         which = f"; it has rounds {held[0]} to {held[-1]}" if held else ""
         raise ValueError(f"{folder.path} has no record of round {round}{which}")
-    for record in records:
-        title = f"{record.get('scheduler', 'scheduler')}, round {round}"
+    for line in lines:
+        record = line.record
+        try:
+            check_flower_record(record)
+        except ValueError as error:
+            raise line.broken(str(error)) from error
+        title = f"{record['scheduler']}, round {round}"
         if "choice" in record:
-            keys = ("chosen", "weights", "normalise", "diagnostics")
-            clients, weights, normalise, diagnostics = (record[key] for key in keys)
-            cohort = Cohort(tuple(clients), tuple(weights), normalise, diagnostics)
-            choice = from_record(record["choice"], cohort)
-            named = (one for one in choice.available if str(one) == client)
-            _tell(choice, title, round, next(named, client))
+            try:
+                choice = _choice(record)
+                named = (one for one in choice.available if str(one) == client)
+                _tell(choice, title, round, next(named, client))
+            except (LookupError, TypeError, AttributeError) as error:
+                raise line.broken("its choice cannot be read") from error
             continue
         typer.echo(title)
         if client is not None:
@@ -147,3 +156,11 @@ def _recorded(folder: RunFolder, round: int, client: str | None) -> None:
             "Why clients were left out is not in this record: records hold it for up to "
             f"{RECORDED_LIMIT} available clients."
         )
+
+
+def _choice(record: Mapping[str, Any]) -> Choice:
+    """Return the choice that a Flower record holds."""
+    keys = ("chosen", "weights", "normalise", "diagnostics")
+    clients, weights, normalise, diagnostics = (record[key] for key in keys)
+    cohort = Cohort(tuple(clients), tuple(weights), normalise, diagnostics)
+    return from_record(record["choice"], cohort)

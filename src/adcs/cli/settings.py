@@ -10,6 +10,8 @@ from typing import Any
 
 from adcs.experiments.config import from_toml, underscored
 from adcs.experiments.specs import split
+from adcs.runs import RunFolder
+from adcs.simulation.names import near_by
 
 
 def pairs(text: str, option: str) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def pairs(text: str, option: str) -> dict[str, Any]:
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
-    except (ValueError, SyntaxError, TypeError):
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return text
 
 
@@ -71,6 +73,21 @@ def absolute(data: str) -> str:
     ('digits', True)
     """
     return str(Path(data).resolve()) if Path(data).suffix == ".npz" else data
+
+
+def open_run(path: Path) -> RunFolder:
+    """Open a run folder; where there is no folder, say which one may have been meant.
+
+    >>> open_run(Path("runs/none"))
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: runs/none is not a run folder: there is no such folder
+    """
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is not a run folder: there is no such folder{near_by(path)}"
+        )
+    return RunFolder.open(path)
 
 
 def check_folder(data: str, folder: str | Path | None, option: str = "--data-folder") -> None:

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from adcs.cli.errors import guarded
+from adcs.cli.settings import open_run
 from adcs.experiments.console import say, show_table
 from adcs.experiments.folders import experiment_of
 from adcs.experiments.plots import write_csv
 from adcs.experiments.policies import policies
+from adcs.experiments.records import checked_records
 from adcs.experiments.theory_figure import draw
-from adcs.runs import RunFolder
 from adcs.theory.report import analyse
 
 BIAS = {
@@ -50,8 +51,9 @@ def theory(
     ] = None,
 ) -> None:
     """Check the assumptions of the paper's theorems on a run, and draw its bounds."""
-    folder = RunFolder.open(run)
+    folder = open_run(run)
     experiment = experiment_of(folder)
+    checked_records(folder, experiment)
     found = analyse(folder, policies=policies(experiment), smoothness=smoothness)
     steps = experiment.steps
     of = "" if steps == 1 else f", of sums of E = {steps} gradients"
