@@ -44,8 +44,8 @@ WHOLE = {
     "first_seed": (0, 10**15),
     "pass_width": (1, MILLION),
 }
-"""Settings that are whole numbers, with the least and the largest of each: what arrays, files and
-random generators take without a second thought."""
+"""Settings that are whole numbers, with the smallest and the largest allowed value. Products of them
+fit 64 bits, and seeds are exact as JSON numbers."""
 
 
 @dataclass(frozen=True)
