@@ -44,7 +44,7 @@ WHOLE = {
     "first_seed": (0, 10**15),
     "pass_width": (1, MILLION),
 }
-"""Settings that are whole numbers, with the smallest and the largest allowed value. Products of them
+"""Settings that are whole numbers, with the smallest and largest allowed value. Products of them
 fit 64 bits, and seeds are exact as JSON numbers."""
 
 
