@@ -41,6 +41,9 @@ RESTART = "that part of the run then starts again from its first round"
 REMEDY = f"delete it: {RESTART}"
 """What helps against a checkpoint that cannot be used."""
 
+UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
+"""Errors of reading what is not of the form that was written."""
+
 PARTS = ("records", "checkpoints", "figures")
 """The folders inside a run folder."""
 
@@ -192,7 +195,7 @@ class RunFolder:
         """Turn whatever goes wrong with a task's checkpoint inside into a sentence about it."""
         try:
             yield
-        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        except UNREADABLE as error:
             path = self.path / "checkpoints" / task
             raise ValueError(
                 f"{path} does not fit the settings of the run ({_reason(error)}); {REMEDY}"
@@ -237,6 +240,14 @@ class Line(NamedTuple):
             if type(record.get(key)) is not kind:
                 raise line.broken(f"its {key} is {record.get(key)!r}")
         return line
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turn whatever goes wrong with the record inside into a sentence about its line."""
+        try:
+            yield
+        except UNREADABLE as error:
+            raise self.broken(_reason(error)) from error
 
     def broken(self, why: str) -> ValueError:
         """Return the error that says that the line cannot be used, and why."""

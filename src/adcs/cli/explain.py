@@ -14,7 +14,7 @@ from adcs.experiments import why
 from adcs.experiments.config import Experiment
 from adcs.experiments.console import progress, say, shout, show_table
 from adcs.experiments.folders import experiment_of
-from adcs.experiments.records import check_flower_record, checked_records
+from adcs.experiments.records import checked_records
 from adcs.experiments.replay import replay
 from adcs.experiments.specs import make_scheduler
 from adcs.runs import RunFolder
@@ -130,37 +130,29 @@ def _recorded(folder: RunFolder, round: int, client: str | None) -> None:
         which = f"; it has rounds {held[0]} to {held[-1]}" if held else ""
         raise ValueError(f"{folder.path} has no record of round {round}{which}")
     for line in lines:
-        record = line.record
-        try:
-            check_flower_record(record)
-        except ValueError as error:
-            raise line.broken(str(error)) from error
-        title = f"{record['scheduler']}, round {round}"
-        if "choice" in record:
-            try:
-                choice = _choice(record)
-                named = (one for one in choice.available if str(one) == client)
-                _tell(choice, title, round, next(named, client))
-            except (LookupError, TypeError, AttributeError) as error:
-                raise line.broken("its choice cannot be read") from error
-            continue
-        typer.echo(title)
-        if client is not None:
-            chosen = client in map(str, record.get("chosen") or ())
-            typer.echo(f"Client {client} was {'chosen' if chosen else 'not chosen'}.")
-        for title, heads, rows in why.recorded_tables(record):
-            kept: list[Any] = [row for row in rows if client is None or row[0] == client]
-            if kept:
-                show_table(title, heads, kept)
-        typer.echo(
-            "Why clients were left out is not in this record: records hold it for up to "
-            f"{RECORDED_LIMIT} available clients."
-        )
+        with line.reading():
+            _show_recorded(line.record, round, client)
 
 
-def _choice(record: Mapping[str, Any]) -> Choice:
-    """Return the choice that a Flower record holds."""
-    keys = ("chosen", "weights", "normalise", "diagnostics")
-    clients, weights, normalise, diagnostics = (record[key] for key in keys)
-    cohort = Cohort(tuple(clients), tuple(weights), normalise, diagnostics)
-    return from_record(record["choice"], cohort)
+def _show_recorded(record: Mapping[str, Any], round: int, client: str | None) -> None:
+    title = f"{record['scheduler']}, round {round}"
+    if "choice" in record:
+        keys = ("chosen", "weights", "normalise", "diagnostics")
+        clients, weights, normalise, diagnostics = (record[key] for key in keys)
+        cohort = Cohort(tuple(clients), tuple(weights), normalise, diagnostics)
+        choice = from_record(record["choice"], cohort)
+        named = (one for one in choice.available if str(one) == client)
+        _tell(choice, title, round, next(named, client))
+        return
+    typer.echo(title)
+    if client is not None:
+        chosen = client in map(str, record.get("chosen") or ())
+        typer.echo(f"Client {client} was {'chosen' if chosen else 'not chosen'}.")
+    for title, heads, rows in why.recorded_tables(record):
+        kept: list[Any] = [row for row in rows if client is None or row[0] == client]
+        if kept:
+            show_table(title, heads, kept)
+    typer.echo(
+        "Why clients were left out is not in this record: records hold it for up to "
+        f"{RECORDED_LIMIT} available clients."
+    )

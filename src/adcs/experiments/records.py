@@ -65,10 +65,8 @@ def checked_records(folder: RunFolder, experiment: Experiment) -> list[dict[str,
     records = []
     for line in folder.lines():
         record = line.record
-        try:
+        with line.reading():
             _check(record, experiment, lengths)
-        except ValueError as error:
-            raise line.broken(str(error)) from error
         key = (record["scheduler"], record["seed"], record["round"])
         if key in seen:
             raise line.broken(f"{key[0]}, seed {key[1]}, round {key[2]} is there before")
@@ -107,37 +105,3 @@ def _check_numbers(name: str, value: Any) -> None:
         # Sums of floats may be a little beyond.
         if name in SHARES and number is not None and not -1e-9 <= number <= 1 + 1e-9:
             raise ValueError(f"{name} holds {number}, which does not lie in [0, 1]")
-
-
-def check_flower_record(record: Mapping[str, Any]) -> None:
-    """Refuse a record of Flower's whose cohort and diagnostics cannot be read.
-
-    >>> check_flower_record({"round": 1, "chosen": "all"})
-    Traceback (most recent call last):
-    ...
-    ValueError: chosen must be a list of client ids, got 'all'
-    """
-    diagnostics = record.get("diagnostics") or {}
-    if not isinstance(diagnostics, Mapping):
-        raise ValueError(f"diagnostics must be an object, got {diagnostics!r}")
-    for name, value in (("chosen", record.get("chosen")), ("drawn", diagnostics.get("drawn"))):
-        if value is not None and not (isinstance(value, list) and all(map(_is_id, value))):
-            raise ValueError(f"{name} must be a list of client ids, got {value!r}")
-    for name in ("quality", "gains", "scores"):
-        value = diagnostics.get(name)
-        if value is not None and not (isinstance(value, list) and all(map(_is_entry, value))):
-            raise ValueError(f"{name} must be a list of [client id, number], got {value!r}")
-
-
-def _is_id(value: Any) -> bool:
-    return isinstance(value, (int, str)) and not isinstance(value, bool)
-
-
-def _is_entry(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) != 2 or not _is_id(value[0]):
-        return False
-    try:
-        check_value("", value[1], float | None)
-    except ValueError:
-        return False
-    return True
