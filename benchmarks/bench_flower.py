@@ -26,8 +26,8 @@ from flwr.serverapp.strategy import FedAvg
 
 import adcs
 from adcs.flower import LocalGrid, Scheduled, probe_mod
-from adcs.flower.asking import make_probe
-from adcs.flower.replies import Model, Rules
+from adcs.flower.probe_messages import make_probe
+from adcs.flower.replies import CohortConstraints, Model
 from adcs.schedulers.base import Request
 
 K = 256
@@ -40,15 +40,15 @@ class Timed(adcs.ADCS):
         super().__init__(**settings)
         self.seconds: list[float] = []
 
-    def observe(self, round: int, reports: Any, source: Any) -> None:
+    def observe(self, server_round: int, reports: Any, source: Any) -> None:
         started = time.perf_counter()
-        super().observe(round, reports, source)
+        super().observe(server_round, reports, source)
         if source == "probe":
             self.seconds.append(time.perf_counter() - started)
 
-    def select(self, round: int, available: Any, m: int) -> adcs.Cohort:
+    def select(self, server_round: int, available: Any, m: int) -> adcs.Cohort:
         started = time.perf_counter()
-        cohort = super().select(round, available, m)
+        cohort = super().select(server_round, available, m)
         self.seconds[-1] += time.perf_counter() - started
         return cohort
 
@@ -137,7 +137,7 @@ def client(repeats: int) -> None:
         0,
         {grid.nodes[0].node_id: training},
         Model(content),
-        rules=Rules("num-examples", "train_loss"),
+        rules=CohortConstraints("num-examples", "train_loss"),
         evaluate_config=ConfigRecord(),
     )
     extra = []

@@ -35,7 +35,7 @@ import numpy as np
 
 from adcs.dpp.greedy import greedy_map, greedy_map_features, greedy_map_trusted
 from adcs.dpp.kernel import similarity, unit_rows
-from adcs.dpp.scoring import Scoring
+from adcs.dpp.tolerances import Scoring
 
 SIZES = [
     (5_000, 500, 1024, 4.0),

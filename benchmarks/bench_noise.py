@@ -28,10 +28,10 @@ ROUNDS = (500, 4000)
 FAR = 10**6  # rounds whose batches no run has seen
 
 
-def gradients(simulation: Simulation, round: int) -> tuple[np.ndarray, np.ndarray]:
+def gradients(simulation: Simulation, server_round: int) -> tuple[np.ndarray, np.ndarray]:
     """All clients' updates on the batches of a round, and their losses."""
     everyone = np.arange(len(simulation.federation.clients))
-    x, y = simulation.federation.batches(round, everyone)
+    x, y = simulation.federation.batches(server_round, everyone)
     ws = np.repeat(simulation.ws[:1], everyone.size, axis=0)
     losses, rows = simulation.model.stacked(ws, x, y)
     return rows.astype(np.float64), losses.astype(np.float64)
@@ -72,7 +72,7 @@ def main() -> None:
     print(f"norm of the mean noise of a cohort over {options.draws} draws of the batches")
     print(f"{'after':>12} {'reused':>8} {'fresh':>8} {'by chance':>10} {'||g_N||':>8}")
     for rounds in ROUNDS:
-        while simulation.round < rounds:
+        while simulation.server_round < rounds:
             simulation.step()
         found = mean_noise(simulation, options.draws)
         print(

@@ -40,10 +40,10 @@ from statistics import median
 
 import numpy as np
 
-from adcs.dpp.facility import facility_location, pairwise_distances
+from adcs.dpp.facility_location import facility_location, pairwise_distances
 from adcs.dpp.greedy import greedy_map_features
 from adcs.experiments.config import Experiment
-from adcs.simulation.data import from_arrays
+from adcs.simulation.datasets.registry import from_arrays
 
 METHODS = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS")
 PLAIN = "PyTorch, loop over clients"
@@ -54,7 +54,7 @@ N, M, BATCH, RATE, REFRESH, EVALUATE = 30, 18, 16, 0.001, 20, 100
 def run_adcs(simulation, rounds: int) -> float:
     start = time.perf_counter()
     for _ in range(rounds):
-        if simulation.round % EVALUATE == 0:
+        if simulation.server_round % EVALUATE == 0:
             simulation.evaluate()
         simulation.step()
     return time.perf_counter() - start
@@ -80,7 +80,7 @@ class TorchLoop:
             torch.nn.init.zeros_(model.weight)
             torch.nn.init.zeros_(model.bias)
         self.cohorts: dict[str, list[int]] = {}
-        self.round = 0
+        self.server_round = 0
 
     def batch(self, client: int):
         part = self.parts[client]
@@ -145,9 +145,9 @@ class TorchLoop:
     def step(self, name: str) -> None:
         model, everyone = self.models[name], list(range(N))
         rows = None
-        due = self.round % REFRESH == 0
+        due = self.server_round % REFRESH == 0
         if name == "Uniform":
-            chosen = np.random.default_rng(self.round).choice(N, M, replace=False).tolist()
+            chosen = np.random.default_rng(self.server_round).choice(N, M, replace=False).tolist()
         elif name == "PowerOfChoice":
             chosen = np.argsort(-self.losses(model))[:M].tolist()
         elif name == "OCS":
@@ -179,10 +179,10 @@ class TorchLoop:
         start = time.perf_counter()
         for _ in range(rounds):
             for name in METHODS:
-                if self.round % EVALUATE == 0:
+                if self.server_round % EVALUATE == 0:
                     self.evaluate(name)
                 self.step(name)
-            self.round += 1
+            self.server_round += 1
         return time.perf_counter() - start
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 import adcs
-from adcs.schedulers.state import pack, unpack
+from adcs._serialization import pack, unpack
 
 CLASSES, PER_CLASS, FEATURES = 10, 3, 30
 CLIENTS = [f"site-{k}{letter}" for k in range(CLASSES) for letter in "abc"]
@@ -50,31 +50,31 @@ def train(scheduler: adcs.Scheduler, rounds: int = ROUNDS) -> tuple[float, float
     sizes = [adcs.ClientReport(c, 0, examples=len(data[c][1])) for c in CLIENTS]
     scheduler.observe(0, sizes, "enrolment")
 
-    for round in range(rounds):
-        available = [c for i, c in enumerate(CLIENTS) if (i + round) % 7]  # some are away
+    for server_round in range(rounds):
+        available = [c for i, c in enumerate(CLIENTS) if (i + server_round) % 7]  # some are away
 
         # Ask whom the scheduler wants to hear of, and tell it what they say.
-        request = scheduler.request(round, available, M)
+        request = scheduler.request(server_round, available, M)
         answers = []
         for client in request.clients:
             loss, gradient = loss_and_gradient(w, *data[client])
-            answers.append(adcs.ClientReport(client, round, loss=loss, update=gradient))
-        scheduler.observe(round, answers, "probe")
+            answers.append(adcs.ClientReport(client, server_round, loss=loss, update=gradient))
+        scheduler.observe(server_round, answers, "probe")
 
         # Train with the cohort.
-        cohort = scheduler.select(round, available, M)
+        cohort = scheduler.select(server_round, available, M)
         total, step, replies = 0.0, np.zeros_like(w), []
         for client, weight in zip(cohort.clients, cohort.weights, strict=True):
             loss, gradient = loss_and_gradient(w, *data[client])
             step += weight * gradient
             total += weight
-            replies.append(adcs.ClientReport(client, round, loss=loss, update=gradient))
+            replies.append(adcs.ClientReport(client, server_round, loss=loss, update=gradient))
         if cohort.clients:
             w -= RATE * step / (total if cohort.normalise else len(CLIENTS))
-        scheduler.observe(round, replies, "training")
+        scheduler.observe(server_round, replies, "training")
 
         # Stop and go on: everything the scheduler knows fits into bytes.
-        if round == rounds // 2:
+        if server_round == rounds // 2:
             saved = pack(scheduler.state())
             scheduler.restore(unpack(saved))
 

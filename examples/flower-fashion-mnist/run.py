@@ -24,7 +24,7 @@ from typing import Any
 from credentials import make_certificates, make_node_key
 from loopback import Loopback, tail
 
-from adcs.simulation.data import DataUnavailable, load
+from adcs.simulation.datasets.registry import DataUnavailable, load
 
 APP = Path(__file__).resolve().parent
 
@@ -140,9 +140,9 @@ def follow(folder: Path, run: subprocess.Popen[bytes], rounds: int, limit: float
         ended = run.poll() is not None
         lines = recorded(folder)
         for line in lines[shown:]:
-            if rounds <= 20 or line["round"] % (rounds // 10) == 0:
+            if rounds <= 20 or line["server_round"] % (rounds // 10) == 0:
                 chosen = " ".join(str(client) for client in line["chosen"])
-                print(f"round {line['round']}/{rounds}: {chosen}", flush=True)
+                print(f"round {line['server_round']}/{rounds}: {chosen}", flush=True)
         shown = len(lines)
         if (folder / "clients.txt").exists():
             return shown == rounds

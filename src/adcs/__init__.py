@@ -4,6 +4,9 @@
 know about clients from round to round, under one contract.
 """
 
+from adcs._select import select
+from adcs.reports.report import ClientReport
+from adcs.reports.sketch import Sketcher
 from adcs.schedulers import (
     ADCS,
     OCS,
@@ -16,9 +19,6 @@ from adcs.schedulers import (
     StaticDPP,
     Uniform,
 )
-from adcs.selecting import select
-from adcs.signals.report import ClientReport
-from adcs.signals.sketch import Sketcher
 
 __all__ = [
     "ADCS",

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adcs.dpp.kernel import Float64Array
+from adcs._types import Float64Array
 
 
 def worst_share(values: ArrayLike, share: float = 0.2) -> float:

@@ -22,12 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from adcs._serialization import pack, unpack
+from adcs._types import ClientId
+from adcs.reports.report import NUMBERS, ClientReport
+from adcs.reports.sketch import Sketch
+from adcs.reports.table import ReportTable
 from adcs.schedulers.base import Cohort, Request, Scheduler
-from adcs.schedulers.places import Rules
-from adcs.schedulers.state import pack, unpack
-from adcs.signals.report import NUMBERS, ClientId, ClientReport
-from adcs.signals.sketch import Sketch
-from adcs.signals.table import ReportTable
+from adcs.schedulers.constraints import CohortConstraints
 
 Make = Callable[[], Scheduler]
 
@@ -56,15 +57,15 @@ class Crowd:
         self.clients = list(clients)
         self.width = width
 
-    def report(self, round: int, client: ClientId) -> ClientReport:
+    def report(self, server_round: int, client: ClientId) -> ClientReport:
         """Return everything there is to know about a client at a round."""
         order = self.clients.index(client)
-        shared = np.random.default_rng([7, order // 3, round]).standard_normal(self.width)
-        own = np.random.default_rng([8, order, round])
+        shared = np.random.default_rng([7, order // 3, server_round]).standard_normal(self.width)
+        own = np.random.default_rng([8, order, server_round])
         update = shared + 0.3 * own.standard_normal(self.width)
         return ClientReport(
             client=client,
-            round=round,
+            server_round=server_round,
             loss=float(own.uniform(0.5, 2.5)),
             norm=float(np.linalg.norm(update)),
             update=update,
@@ -73,17 +74,17 @@ class Crowd:
             communication_seconds=float(own.uniform(0.1, 2.0)),
         )
 
-    def answer(self, round: int, request: Request) -> list[ClientReport]:
+    def answer(self, server_round: int, request: Request) -> list[ClientReport]:
         """Return the answers to a request, with the signals it asks for."""
         answers = []
         for client in request.clients:
-            whole = self.report(round, client)
+            whole = self.report(server_round, client)
             update = np.asarray(whole.update)
             sketched = request.sketch is not None and "update" in request.signals
             answers.append(
                 ClientReport(
                     client=client,
-                    round=round,
+                    server_round=server_round,
                     loss=whole.loss if "loss" in request.signals else None,
                     norm=whole.norm if "norm" in request.signals else None,
                     update=update if "update" in request.signals and not sketched else None,
@@ -101,15 +102,19 @@ class Crowd:
         scheduler.observe(0, sizes, "enrolment")
 
     def play(
-        self, scheduler: Scheduler, round: int, m: int, available: Sequence[ClientId] | None = None
+        self,
+        scheduler: Scheduler,
+        server_round: int,
+        m: int,
+        available: Sequence[ClientId] | None = None,
     ) -> Cohort:
         """Drive one whole round of the contract and return its cohort."""
         present = self.clients if available is None else available
-        request = scheduler.request(round, present, m)
-        scheduler.observe(round, self.answer(round, request), "probe")
-        cohort = scheduler.select(round, present, m)
-        replies = [self.report(round, client) for client in cohort.clients]
-        scheduler.observe(round, replies, "training")
+        request = scheduler.request(server_round, present, m)
+        scheduler.observe(server_round, self.answer(server_round, request), "probe")
+        cohort = scheduler.select(server_round, present, m)
+        replies = [self.report(server_round, client) for client in cohort.clients]
+        scheduler.observe(server_round, replies, "training")
         return cohort
 
 
@@ -119,8 +124,8 @@ def exactly_m_distinct(make: Make) -> None:
     for m in (1, 5, 12):
         scheduler = make()
         crowd.enrol(scheduler)
-        for round in range(3):
-            cohort = crowd.play(scheduler, round, m)
+        for server_round in range(3):
+            cohort = crowd.play(scheduler, server_round, m)
             _check_cohort(scheduler, cohort, crowd.clients, m)
 
 
@@ -141,14 +146,14 @@ def listing_order_is_nothing(make: Make) -> None:
     """The order in which clients are listed, or report, does not change who is chosen."""
     crowd = Crowd([5, 3, 11, 8, 2, 9, 14, 1, 20])
     straight, shuffled = make(), make()
-    for round in range(3):
-        one = crowd.play(straight, round, 4)
-        turned = crowd.clients[round + 2 :] + crowd.clients[: round + 2]
-        request = shuffled.request(round, turned, 4)
-        shuffled.observe(round, crowd.answer(round, request)[::-1], "probe")
-        two = shuffled.select(round, turned[::-1], 4)
-        replies = [crowd.report(round, c) for c in reversed(two.clients)]
-        shuffled.observe(round, replies, "training")
+    for server_round in range(3):
+        one = crowd.play(straight, server_round, 4)
+        turned = crowd.clients[server_round + 2 :] + crowd.clients[: server_round + 2]
+        request = shuffled.request(server_round, turned, 4)
+        shuffled.observe(server_round, crowd.answer(server_round, request)[::-1], "probe")
+        two = shuffled.select(server_round, turned[::-1], 4)
+        replies = [crowd.report(server_round, c) for c in reversed(two.clients)]
+        shuffled.observe(server_round, replies, "training")
         assert set(one.clients) == set(two.clients), "the same clients in any order of listing"
 
 
@@ -157,32 +162,36 @@ def ids_are_opaque(make: Make) -> None:
     for clients in (["z", "b", "k", "a"], [2**63 + 11, 2**63 + 10, 5, 2**64 - 1]):
         crowd = Crowd(clients)
         scheduler = make()
-        for round in range(2):
-            _check_cohort(scheduler, crowd.play(scheduler, round, 2), crowd.clients, 2)
+        for server_round in range(2):
+            _check_cohort(scheduler, crowd.play(scheduler, server_round, 2), crowd.clients, 2)
 
 
 def request_is_pure(make: Make) -> None:
     """Asking twice gives the same request and changes nothing."""
     crowd = Crowd(range(10))
     once, twice = make(), make()
-    for round in range(3):
-        assert twice.request(round, crowd.clients, 4) == twice.request(round, crowd.clients, 4)
-        asked = twice.request(round, crowd.clients, 4)
+    for server_round in range(3):
+        assert twice.request(server_round, crowd.clients, 4) == twice.request(
+            server_round, crowd.clients, 4
+        )
+        asked = twice.request(server_round, crowd.clients, 4)
         assert set(asked.clients) <= set(crowd.clients), "asks only clients that are available"
         few = crowd.clients[::2]
-        assert set(make().request(round, few, 3).clients) <= set(few), "whoever is available"
-        assert crowd.play(once, round, 4).clients == crowd.play(twice, round, 4).clients
+        assert set(make().request(server_round, few, 3).clients) <= set(few), "whoever is available"
+        assert (
+            crowd.play(once, server_round, 4).clients == crowd.play(twice, server_round, 4).clients
+        )
 
 
 def same_seed_same_cohorts(make: Make) -> None:
     """Two of a kind agree round for round, and leave global generators alone."""
     crowd = Crowd(range(10))
     one, two = make(), make()
-    for round in range(4):
+    for server_round in range(4):
         before = _global_states()
-        first = crowd.play(one, round, 4)
+        first = crowd.play(one, server_round, 4)
         assert before == _global_states(), "global generators are not touched"
-        second = crowd.play(two, round, 4)
+        second = crowd.play(two, server_round, 4)
         assert first.clients == second.clients, "same seed, same cohort"
 
 
@@ -191,11 +200,11 @@ def resume_equals_uninterrupted(make: Make) -> None:
     crowd = Crowd(range(10))
     whole = make()
     crowd.enrol(whole)
-    for round in range(5):
+    for server_round in range(5):
         resumed = make()
         resumed.restore(unpack(pack(whole.state())))
-        expected = crowd.play(whole, round, 4)
-        got = crowd.play(resumed, round, 4)
+        expected = crowd.play(whole, server_round, 4)
+        got = crowd.play(resumed, server_round, 4)
         assert got.clients == expected.clients, "resumed equals uninterrupted"
         assert got.weights == expected.weights, "resumed equals uninterrupted, in weights too"
 
@@ -204,17 +213,19 @@ def clients_come_and_go(make: Make) -> None:
     """Clients vanish and return, and strangers turn up between probes."""
     crowd = Crowd(range(15))
     scheduler = make()
-    for round in range(6):
-        available = [c for c in range(15) if (c * 7 + round * 3) % 4 and c < 8 + 2 * round]
-        _check_cohort(scheduler, crowd.play(scheduler, round, 5, available), available, 5)
+    for server_round in range(6):
+        available = [
+            c for c in range(15) if (c * 7 + server_round * 3) % 4 and c < 8 + 2 * server_round
+        ]
+        _check_cohort(scheduler, crowd.play(scheduler, server_round, 5, available), available, 5)
 
 
 def silence_is_survived(make: Make) -> None:
     """Nobody ever answers, and there is a cohort all the same."""
     scheduler = make()
-    for round in range(3):
-        scheduler.request(round, range(9), 4)
-        _check_cohort(scheduler, scheduler.select(round, range(9), 4), range(9), 4)
+    for server_round in range(3):
+        scheduler.request(server_round, range(9), 4)
+        _check_cohort(scheduler, scheduler.select(server_round, range(9), 4), range(9), 4)
 
 
 def bad_reports_are_refused(make: Make) -> None:
@@ -232,15 +243,15 @@ def bad_reports_are_refused(make: Make) -> None:
         {"loss": 1.0, "norm": 1.0, "update": np.ones(12), "sketch": "garbage"},
         {"loss": 1.0, "norm": 1.0, "sketch": Sketch(np.ones(64, np.float32), float("nan"))},
     ]
-    for round in range(3):
-        request = scheduler.request(round, crowd.clients, 4)
+    for server_round in range(3):
+        request = scheduler.request(server_round, crowd.clients, 4)
         if "update" in request.signals:
             bad.append({"loss": 1.0, "norm": 1.0, "update": np.ones(crowd.width + 1)})
         liars = dict(zip(request.clients, bad, strict=False))
-        honest = [r for r in crowd.answer(round, request) if r.client not in liars]
-        lies = [ClientReport(client, round, **lie) for client, lie in liars.items()]
-        scheduler.observe(round, [*lies, *honest], "probe")
-        cohort = scheduler.select(round, crowd.clients, 4)
+        honest = [r for r in crowd.answer(server_round, request) if r.client not in liars]
+        lies = [ClientReport(client, server_round, **lie) for client, lie in liars.items()]
+        scheduler.observe(server_round, [*lies, *honest], "probe")
+        cohort = scheduler.select(server_round, crowd.clients, 4)
         _check_cohort(scheduler, cohort, crowd.clients, 4)
         if request.clients:
             named = {entry["client"] for entry in cohort.diagnostics["refused"]}
@@ -252,26 +263,26 @@ def tables_are_reports(make: Make) -> None:
     """Reports in a table, as simulations hand them over, are worth what they are in a list."""
     crowd = Crowd(range(12))
     listed, tabled = make(), make()
-    for round in range(5):
-        available = crowd.clients if round % 3 else crowd.clients[3:]
-        expected = crowd.play(listed, round, 5, available)
-        answers = crowd.answer(round, tabled.request(round, available, 5))
-        tabled.observe(round, _table(round, answers), "probe")
-        got = tabled.select(round, available, 5)
+    for server_round in range(5):
+        available = crowd.clients if server_round % 3 else crowd.clients[3:]
+        expected = crowd.play(listed, server_round, 5, available)
+        answers = crowd.answer(server_round, tabled.request(server_round, available, 5))
+        tabled.observe(server_round, _table(server_round, answers), "probe")
+        got = tabled.select(server_round, available, 5)
         assert got == expected, "the same cohort from a table as from a list"
-        replies = [crowd.report(round, client) for client in got.clients]
-        tabled.observe(round, _table(round, replies), "training")
+        replies = [crowd.report(server_round, client) for client in got.clients]
+        tabled.observe(server_round, _table(server_round, replies), "training")
 
 
 def reports_are_copied(make: Make) -> None:
     """A report's array may be a buffer that is written into again."""
     crowd = Crowd(range(9))
     one, two = make(), make()
-    for round in range(2):
-        expected = crowd.play(one, round, 4)
-        answers = crowd.answer(round, two.request(round, crowd.clients, 4))
-        handed = answers if round else _table(round, answers)
-        two.observe(round, handed, "probe")
+    for server_round in range(2):
+        expected = crowd.play(one, server_round, 4)
+        answers = crowd.answer(server_round, two.request(server_round, crowd.clients, 4))
+        handed = answers if server_round else _table(server_round, answers)
+        two.observe(server_round, handed, "probe")
         for report in answers:
             if report.update is not None:
                 np.asarray(report.update)[:] = 1.0
@@ -280,24 +291,26 @@ def reports_are_copied(make: Make) -> None:
                 column = getattr(handed, name)
                 if column is not None:
                     column[:] = column[::-1].copy()
-        got = two.select(round, crowd.clients, 4)
+        got = two.select(server_round, crowd.clients, 4)
         assert set(got.clients) == set(expected.clients), "reports are copied"
-        two.observe(round, [crowd.report(round, c) for c in got.clients], "training")
+        two.observe(server_round, [crowd.report(server_round, c) for c in got.clients], "training")
 
 
 def rules_are_obeyed(make: Make) -> None:
     """Required clients are in, and no group has more places than its cap."""
     crowd = Crowd(range(12))
     required, capped = make(), make()
-    if not required.takes_rules:
+    if not required.supports_constraints:
         return
-    required.rules = Rules(required=[11])
+    required.constraints = CohortConstraints(required=[11])
     if capped.fixed_size:  # Who includes clients independently cannot keep caps.
-        capped.rules = Rules({client: client % 3 for client in range(12)}, {0: 1, 1: 2})
-    for round in range(3):
-        assert 11 in crowd.play(required, round, 4).clients, "required clients are in"
-        groups = [int(client) % 3 for client in crowd.play(capped, round, 6).clients]
-        if capped.rules:
+        capped.constraints = CohortConstraints(
+            {client: client % 3 for client in range(12)}, {0: 1, 1: 2}
+        )
+    for server_round in range(3):
+        assert 11 in crowd.play(required, server_round, 4).clients, "required clients are in"
+        groups = [int(client) % 3 for client in crowd.play(capped, server_round, 6).clients]
+        if capped.constraints:
             assert groups.count(0) <= 1, "no group is above its cap"
             assert groups.count(1) <= 2, "no group is above its cap"
             assert len(groups) == 6, "places that a cap closes go to others"
@@ -312,13 +325,13 @@ def wrong_calls_are_errors(make: Make) -> None:
         (-1, [1, 2], 1, "-1"),
         (0, [1.5, 2], 1, "1.5"),
     ]
-    for round, available, m, named in mistakes:
+    for server_round, available, m, named in mistakes:
         message = ""
         try:
-            make().select(round, available, m)
+            make().select(server_round, available, m)
         except ValueError as error:
             message = str(error)
-        assert message, f"select({round}, {available}, {m}) must raise a ValueError"
+        assert message, f"select({server_round}, {available}, {m}) must raise a ValueError"
         assert named in message, f"the message names {named}: {message}"
 
 
@@ -346,7 +359,7 @@ def _global_states() -> tuple[Any, Any]:
     return random.getstate(), (np.asarray(key).tolist(), place)
 
 
-def _table(round: int, reports: Sequence[ClientReport]) -> ReportTable:
+def _table(server_round: int, reports: Sequence[ClientReport]) -> ReportTable:
     columns: dict[str, Any] = {
         name: np.array([getattr(report, name) for report in reports])
         for name in (*NUMBERS, "update")
@@ -354,7 +367,7 @@ def _table(round: int, reports: Sequence[ClientReport]) -> ReportTable:
     }
     sketches = [report.sketch for report in reports if report.sketch is not None]
     clients = tuple(report.client for report in reports)
-    return ReportTable(clients, round, sketch=sketches or None, **columns)
+    return ReportTable(clients, server_round, sketch=sketches or None, **columns)
 
 
 def _check_cohort(

@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord
 from adcs.experiments.config import Experiment
 from adcs.experiments.specs import make_scheduler
 from adcs.flower import LocalGrid, Scheduled
-from adcs.runs import RunFolder
+from adcs.run_folder import RunFolder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "flower-fashion-mnist"))
 

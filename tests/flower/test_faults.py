@@ -146,13 +146,13 @@ BAD_ANSWERS = {
     "examples": ({"examples": 10**12}, "num-examples must lie between 0"),
     "other length": (
         {"sketch": SKETCH.sketch(np.ones(7)).encode()},
-        "sketch must be of an update of length 6, got 7",
+        "sketch must be of an update of 6 numbers, got 7",
     ),
     "other seed": (
         {"sketch": Sketcher(size=64, seed=9).sketch(np.ones(6)).encode()},
         "made with another seed",
     ),
-    "its own refusal": ({"refused": "update must be finite"}, "update must be finite"),
+    "its own validate_report": ({"refused": "update must be finite"}, "update must be finite"),
 }
 
 
@@ -257,7 +257,7 @@ def test_a_straggler_is_left_alone_until_it_has_answered(toy: Any, make: Any) ->
     slow.delay = 0.0
     grid.advance(25.0)
     run = toy.start(strategy, grid, 1, timeout=10.0)
-    assert run.notes[0].late == [{"client": 5, "stage": "probe", "round": 2}]
+    assert run.notes[0].late == [{"client": 5, "stage": "probe", "server_round": 2}]
     assert run.notes[0].owing == []
     assert 5 in run.notes[0].asked
 
@@ -271,11 +271,11 @@ def test_a_late_answer_is_evidence(toy: Any) -> None:
     grid.nodes[5].delay = 15.0
     toy.start(strategy, grid, 1, timeout=100.0)
     name = f"node:{grid.nodes[5].node_id}"
-    assert name not in scheduler.known
+    assert name not in scheduler.reports
     grid.advance(60.0)
     toy.start(strategy, grid, 1, timeout=100.0)
-    assert scheduler.known[name].round == 0
-    assert scheduler.known[name].sketch is not None
+    assert scheduler.reports[name].server_round == 0
+    assert scheduler.reports[name].sketch is not None
 
 
 def test_a_straggler_in_training_is_left_alone_too(toy: Any) -> None:
@@ -291,7 +291,7 @@ def test_a_straggler_in_training_is_left_alone_too(toy: Any) -> None:
     assert second.owing == [1]
     grid.advance(5.0)
     run = toy.start(strategy, grid, 1, timeout=100.0)
-    assert run.notes[0].late == [{"client": 1, "stage": "training", "round": 2}]
+    assert run.notes[0].late == [{"client": 1, "stage": "training", "server_round": 2}]
     assert run.notes[0].trained == [0, 1, 2, 3, 4, 5]
 
 

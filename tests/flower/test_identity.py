@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import adcs
 from adcs.flower import Scheduled, key_id
-from adcs.flower.identity import Registry
+from adcs.flower.identity import IdentityRegistry
 
 
 def run(toy: Any, grid: Any, rounds: int = 1, **options: Any) -> Any:
@@ -97,14 +97,14 @@ def test_a_restarted_node_takes_its_place_again(toy: Any) -> None:
 
 @pytest.mark.parametrize("claim", [-1, True, 2**60, "3", 2.0, None])
 def test_a_partition_id_that_is_none(claim: Any) -> None:
-    registry = Registry(authenticated=False, partitions=True)
+    registry = IdentityRegistry(authenticated=False, partitions=True)
     registry.claim(77, claim)
     assert registry.name([NodeInfo(node_id=77)]) == {"node:77": 77}
 
 
 def test_no_claim_takes_the_name_of_another_node() -> None:
     """A client cannot collide with another by claiming that one's node id."""
-    registry = Registry(authenticated=False, partitions=True)
+    registry = IdentityRegistry(authenticated=False, partitions=True)
     registry.claim(5, 6)
     assert registry.name([NodeInfo(node_id=5), NodeInfo(node_id=6)]) == {6: 5, "node:6": 6}
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from adcs.flower import key_id
-from adcs.runs import RunFolder
+from adcs.run_folder import RunFolder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "flower-fashion-mnist"))
 
@@ -89,7 +89,7 @@ def test_a_supernode_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
         lines = finished(federation, folder)
 
     rest = [client for client in clients if client != victim]
-    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert [line["server_round"] for line in lines] == [1, 2, 3, 4]
     assert lines[0]["asked"] == lines[0]["answered"] == clients
     assert len(lines[0]["chosen"]) == m
     assert sorted(lines[0]["trained"]) == sorted(lines[0]["chosen"])

@@ -16,8 +16,8 @@ def train(message: Message, context: Context) -> Message:
     work = workload(context.run_config)
     client = int(context.node_config["partition-id"])
     # Flower's round 1 is the simulator's round 0.
-    round = message.content["config"]["server-round"] - 1
-    w, loss = work.train(message.content["arrays"]["w"].numpy(), client, round)
+    server_round = message.content["config"]["server-round"] - 1
+    w, loss = work.train(message.content["arrays"]["w"].numpy(), client, server_round)
     # Examples of the mini-batch, which are the same number for all: the paper's equal weights.
     metrics = {"train_loss": loss, "num-examples": work.federation.batch_size}
     content = {"arrays": ArrayRecord({"w": Array(w)}), "metrics": MetricRecord(metrics)}

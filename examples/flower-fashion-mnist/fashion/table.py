@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from adcs.runs import RunFolder
+from adcs.run_folder import RunFolder
 
 
 def table(folder: str | Path) -> str:
@@ -28,7 +28,7 @@ def table(folder: str | Path) -> str:
     if evaluated:
         at = evaluated[-1]
         text.append(
-            f"accuracy after round {at['round']}: worst {at['worst']:.3f}, "
+            f"accuracy after round {at['server_round']}: worst {at['worst']:.3f}, "
             f"worst 20 % {at['worst20']:.3f}, average {at['average']:.3f}"
         )
     return "\n".join(text)

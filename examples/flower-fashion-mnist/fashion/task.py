@@ -37,9 +37,9 @@ class Workload:
         """Return the model to start from."""
         return self.model.initial(0).astype(self.federation.dtype)
 
-    def train(self, w: np.ndarray, client: int, round: int) -> tuple[np.ndarray, float]:
+    def train(self, w: np.ndarray, client: int, server_round: int) -> tuple[np.ndarray, float]:
         """Return the model after a client's step of a round (from 0), and the loss before it."""
-        x, y = self.federation.batches(round, np.array([client]))
+        x, y = self.federation.batches(server_round, np.array([client]))
         loss, gradient = self.model.loss_and_gradient(w, x[0], y[0])
         return w - w.dtype.type(self.lr) * gradient, loss
 

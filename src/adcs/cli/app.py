@@ -12,12 +12,12 @@ import typer
 from adcs.cli.compare import compare
 from adcs.cli.errors import guarded
 from adcs.cli.explain import explain
+from adcs.cli.options import check_folder
 from adcs.cli.reproduce import reproduce
-from adcs.cli.settings import check_folder
 from adcs.cli.theory import theory
 from adcs.experiments.console import show_table
 from adcs.experiments.specs import NAMES, describe
-from adcs.simulation.data import available, fetch
+from adcs.simulation.datasets.registry import available, fetch
 
 app = typer.Typer(
     help="Client scheduling for federated learning: compare schedulers, reproduce the paper.",

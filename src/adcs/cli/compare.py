@@ -11,16 +11,16 @@ from typing import Annotated, Any
 import typer
 
 from adcs.cli.errors import guarded, resumable
-from adcs.cli.settings import absolute, check_folder, merged, pairs, schedulers, sizes
+from adcs.cli.options import absolute, check_folder, merged, pairs, schedulers, sizes
 from adcs.experiments import wording
-from adcs.experiments.compare import run_experiment
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import progress, say, shout, show_table
 from adcs.experiments.folders import create_run, experiment_of, next_folder
 from adcs.experiments.report import baseline_of, results, warnings, write_report
-from adcs.experiments.tables import Row
-from adcs.runs import RunFolder
-from adcs.simulation.data import Dataset, DataUnavailable
+from adcs.experiments.runner import run_experiment
+from adcs.experiments.statistics import Row
+from adcs.run_folder import RunFolder
+from adcs.simulation.datasets.registry import Dataset, DataUnavailable
 
 WHAT, DATA, TRAINING, RUN = "What is compared", "Data and clients", "Training", "The run"
 PAPER = Experiment()

@@ -12,9 +12,9 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
-from adcs.experiments.blame import SchedulerFailed
 from adcs.experiments.console import say
-from adcs.simulation.data import DataUnavailable
+from adcs.experiments.scheduler_errors import SchedulerFailed
+from adcs.simulation.datasets.registry import DataUnavailable
 
 WRONG = 2
 INTERRUPTED = 130

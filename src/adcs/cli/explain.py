@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from adcs._types import ClientId
 from adcs.cli.errors import guarded
 from adcs.experiments import why
 from adcs.experiments.config import Experiment
@@ -14,16 +15,15 @@ from adcs.experiments.console import progress, say, shout, show_table
 from adcs.experiments.folders import experiment_of
 from adcs.experiments.replay import replay
 from adcs.experiments.specs import make_scheduler
-from adcs.runs import RunFolder
+from adcs.run_folder import RunFolder
 from adcs.schedulers.determinantal import DeterminantalScheduler
 from adcs.schedulers.static_dpp import StaticDPP
-from adcs.signals.report import ClientId
 
 
 @guarded
 def explain(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    round: Annotated[
+    server_round: Annotated[
         int,
         typer.Option("--round", min=0, help="The round, counted from 0, in Flower's runs from 1."),
     ],
@@ -41,7 +41,7 @@ def explain(
                 f"{run} is a run of Flower's, with one scheduler and no seeds: "
                 "--seed and --scheduler do not go with it"
             )
-        _recorded(folder, round, client)
+        _recorded(folder, server_round, client)
         return
     experiment = experiment_of(folder)
     label = _label(experiment, scheduler)
@@ -49,20 +49,24 @@ def explain(
     if seed not in experiment.seed_list:
         seeds = ", ".join(map(str, experiment.seed_list))
         raise ValueError(f"seed must be one of the run's, {seeds}; got {seed}")
-    if round >= experiment.rounds:
-        raise ValueError(f"round must be below {experiment.rounds}, the run's rounds; got {round}")
+    if server_round >= experiment.rounds:
+        raise ValueError(
+            f"round must be below {experiment.rounds}, the run's rounds; got {server_round}"
+        )
     number = None if client is None else _number(client, experiment.clients)
     held = folder.config.get("data_fingerprint")
     with progress("replay", "rounds") as report:
-        choice, evaluated, counts = replay(experiment, seed, label, round, report, fingerprint=held)
+        choice, evaluated, counts = replay(
+            experiment, seed, label, server_round, report, fingerprint=held
+        )
     _check(folder, label, seed, evaluated, counts)
     chosen = ", ".join(map(str, choice.cohort.clients))
-    typer.echo(f"{label}, seed {seed}, round {round}: clients {chosen}")
+    typer.echo(f"{label}, seed {seed}, round {server_round}: clients {chosen}")
     if number is not None:
         typer.echo(why.sentence(choice, number))
         return
     if choice.theta is not None:
-        oldest = choice.cohort.diagnostics.get("oldest_report", round)
+        oldest = choice.cohort.diagnostics.get("oldest_report", server_round)
         typer.echo(
             f"Each pick has the largest θ q + (1-θ) log r² at its turn, θ = {choice.theta:g}; r is "
             f"what its update has outside the span of earlier picks. The oldest report is of "
@@ -98,27 +102,33 @@ def _number(client: str, clients: int) -> ClientId:
     return int(client)
 
 
-def _check(folder: RunFolder, label: str, seed: int, round: int, counts: list[int]) -> None:
+def _check(folder: RunFolder, label: str, seed: int, server_round: int, counts: list[int]) -> None:
     """Warn if the replay is not the run: another version of NumPy or another processor."""
     for record in folder.records():
-        if (record["scheduler"], record["seed"], record["round"]) == (label, seed, round):
+        if (record["scheduler"], record["seed"], record["server_round"]) == (
+            label,
+            seed,
+            server_round,
+        ):
             if "counts" in record and record["counts"] != counts:
                 shout(
-                    f"the replay differs from the run's record at round {round}: this machine or "
-                    "its NumPy rounds differently, so what follows is about the replay"
+                    f"the replay differs from the run's record at round {server_round}: this "
+                    "machine or its NumPy rounds differently, so what follows is about the replay"
                 )
             return
-    say(f"the run has no record of round {round} to check the replay against")
+    say(f"the run has no record of round {server_round} to check the replay against")
 
 
-def _recorded(folder: RunFolder, round: int, client: str | None) -> None:
-    records = [record for record in folder.records() if record.get("round") == round]
+def _recorded(folder: RunFolder, server_round: int, client: str | None) -> None:
+    records = [record for record in folder.records() if record.get("server_round") == server_round]
     if not records:
-        held = sorted({int(record["round"]) for record in folder.records() if "round" in record})
+        held = sorted(
+            {int(record["server_round"]) for record in folder.records() if "server_round" in record}
+        )
         which = f"; it has rounds {held[0]} to {held[-1]}" if held else ""
-        raise ValueError(f"{folder.path} has no record of round {round}{which}")
+        raise ValueError(f"{folder.path} has no record of round {server_round}{which}")
     for record in records:
-        typer.echo(f"{record.get('scheduler', 'scheduler')}, round {round}")
+        typer.echo(f"{record.get('scheduler', 'scheduler')}, round {server_round}")
         if client is not None:
             chosen = client in map(str, record.get("chosen") or ())
             typer.echo(f"Client {client} was {'chosen' if chosen else 'not chosen'}.")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from adcs.cli.errors import guarded, resumable
-from adcs.cli.settings import absolute, check_folder
+from adcs.cli.options import absolute, check_folder
 from adcs.experiments.beyond.protocol import BeyondPlan, Verdict
 from adcs.experiments.console import console, progress, say, shout
 from adcs.experiments.folders import next_folder

@@ -9,11 +9,11 @@ import typer
 
 from adcs.cli.errors import guarded
 from adcs.experiments.console import say, show_table
+from adcs.experiments.figures import write_csv
 from adcs.experiments.folders import experiment_of
-from adcs.experiments.plots import write_csv
 from adcs.experiments.policies import policies
 from adcs.experiments.theory_figure import draw
-from adcs.runs import RunFolder
+from adcs.run_folder import RunFolder
 from adcs.theory.report import analyse
 
 BIAS = {

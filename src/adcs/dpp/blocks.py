@@ -13,7 +13,7 @@ from functools import lru_cache, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from adcs.dpp.kernel import Float64Array, IndexArray
+from adcs._types import Float64Array, IndexArray
 
 _BLOCK = 12  # rows a block: 2^12 subsets are enumerated in about a millisecond
 

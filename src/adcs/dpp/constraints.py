@@ -9,7 +9,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adcs.dpp.kernel import IndexArray, check_m
+from adcs._types import IndexArray
+from adcs.dpp.kernel import check_m
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Constraints:
     def __bool__(self) -> bool:
         return not (self.candidates is None and self.caps is None and np.size(self.required) == 0)
 
-    def resolve(self, n: int, m: int) -> Room:
-        """Check the constraints against n rows and m places and return the Room they leave."""
+    def resolve(self, n: int, m: int) -> ResolvedConstraints:
+        """Check the constraints against n rows and m slots, and return them resolved."""
         if not self:
             check_m(m, n)
             return _whole(n)
@@ -67,7 +68,7 @@ class Constraints:
         possible = int(np.minimum(np.bincount(codes[allowed], minlength=caps.size), caps).sum())
         if possible < m:
             raise ValueError(f"m = {m} cannot be met: candidates and caps admit only {possible}")
-        return Room(allowed=allowed, required=required, codes=codes, caps=caps)
+        return ResolvedConstraints(allowed=allowed, required=required, codes=codes, caps=caps)
 
     def _allowed(self, n: int) -> NDArray[np.bool_]:
         if self.candidates is None:
@@ -103,7 +104,7 @@ class Constraints:
 
 
 @dataclass(frozen=True)
-class Room:
+class ResolvedConstraints:
     """Constraints resolved against n rows: what a search needs, and nothing to check any more."""
 
     allowed: NDArray[np.bool_]
@@ -118,12 +119,12 @@ class Room:
 
 
 @lru_cache(maxsize=4)
-def _whole(n: int) -> Room:
+def _whole(n: int) -> ResolvedConstraints:
     allowed, codes = np.ones(n, dtype=bool), np.zeros(n, dtype=np.intp)
     required, caps = np.empty(0, dtype=np.intp), np.array([n], dtype=np.intp)
     for array in (allowed, required, codes, caps):
         array.flags.writeable = False  # it is shared
-    return Room(allowed=allowed, required=required, codes=codes, caps=caps)
+    return ResolvedConstraints(allowed=allowed, required=required, codes=codes, caps=caps)
 
 
 def _indices(values: ArrayLike, n: int, name: str) -> IndexArray:

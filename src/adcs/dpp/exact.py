@@ -15,19 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from adcs._types import Float64Array, IndexArray
 from adcs.dpp.blocks import block_bounds
-from adcs.dpp.constraints import Constraints, Room
+from adcs.dpp.constraints import Constraints, ResolvedConstraints
 from adcs.dpp.greedy import greedy_map
-from adcs.dpp.kernel import (
-    Float64Array,
-    IndexArray,
-    as_quality,
-    as_similarity,
-    check_theta,
-    quality_precision,
-)
-from adcs.dpp.scoring import Scoring
+from adcs.dpp.kernel import as_quality, as_similarity, check_theta, quality_precision
 from adcs.dpp.selection import Selection
+from adcs.dpp.tolerances import Scoring
 
 _WELL_CONDITIONED = 1e-7  # smallest to largest eigenvalue from which R^-1 is trusted
 
@@ -106,7 +100,7 @@ def improve(
     constraints: Constraints = Constraints(),  # noqa: B008 - frozen
     max_swaps: int = 100,
 ) -> tuple[Selection, float]:
-    """Exchange one chosen row for another while that helps; return the result and its gain.
+    """Transport one chosen row for another while that helps; return the result and its gain.
 
     Each step makes the best of all swaps that the constraints allow. The gain is what the
     objective rose by, 0 if the selection is returned as it was. A selection of linearly dependent
@@ -154,7 +148,7 @@ def _swap_gains(
     c: Float64Array,
     q: Float64Array,
     theta: float,
-    room: Room,
+    room: ResolvedConstraints,
     inside: IndexArray,
     outside: IndexArray,
 ) -> Float64Array:
@@ -203,7 +197,7 @@ class _Node:
     weight: Float64Array  # theta q
     rows: IndexArray
     places: int
-    room: Room
+    room: ResolvedConstraints
     caps: IndexArray
     value: float
     chosen: tuple[int, ...]

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adcs.dpp.kernel import Float64Array, IndexArray, as_quality, as_similarity, check_theta
-from adcs.dpp.scoring import Scoring
+from adcs._types import Float64Array, IndexArray
+from adcs.dpp.kernel import as_quality, as_similarity, check_theta
+from adcs.dpp.tolerances import Scoring
 
 TIE = 1e-6
 """Scores this close, relatively, count as a tie."""

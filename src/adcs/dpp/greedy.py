@@ -14,21 +14,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adcs.dpp.constraints import Constraints, Room
-from adcs.dpp.dense import DenseSearch, pivoted
-from adcs.dpp.kernel import (
-    Float64Array,
-    IndexArray,
-    as_quality,
-    as_similarity,
-    check_m,
-    check_theta,
-    combine,
-)
-from adcs.dpp.lazy import LazySearch
-from adcs.dpp.rows import FeatureRows, KernelRows
-from adcs.dpp.scoring import NOT, Scoring
+from adcs._types import Float64Array, IndexArray
+from adcs.dpp.constraints import Constraints, ResolvedConstraints
+from adcs.dpp.greedy_dense import DenseSearch, pivoted
+from adcs.dpp.greedy_lazy import LazySearch
+from adcs.dpp.kernel import as_quality, as_similarity, check_m, check_theta, combine
+from adcs.dpp.row_sources import FeatureRowSource, KernelRowSource
 from adcs.dpp.selection import Selection
+from adcs.dpp.tolerances import NOT, Scoring
 
 _NONE = Constraints()
 _TINY = 64  # up to so many rows LAPACK's pivoted Cholesky is tried first
@@ -152,7 +145,7 @@ def greedy_map_features(
     array([0, 2])
     """
     theta = check_theta(theta)
-    rows = FeatureRows(features, unit=unit, name=name)
+    rows = FeatureRowSource(features, unit=unit, name=name)
     q, m = as_quality(quality, rows.n), check_m(m, rows.n)
     scoring = Scoring.of_features(features, quality, theta=theta)
     if rows.n <= max(_GRAM, min(2 * m, _MOST)):
@@ -172,7 +165,7 @@ def _greedy_kernel(
     room = constraints.resolve(n, m)
     if n <= _FEW:
         return _greedy(lambda: DenseSearch(c, scoring, quality, m), quality, scoring, room, m)
-    rows = KernelRows(c)
+    rows = KernelRowSource(c)
     return _greedy(lambda: LazySearch(rows, scoring, quality, m), quality, scoring, room, m)
 
 
@@ -180,7 +173,7 @@ def _greedy(
     search: Callable[[], Search],
     quality: Float64Array,
     scoring: Scoring,
-    room: Room,
+    room: ResolvedConstraints,
     m: int,
 ) -> Selection:
     run = _Run(search, quality, scoring, room)
@@ -217,7 +210,7 @@ class _Run:
         search: Callable[[], Search],
         quality: Float64Array,
         scoring: Scoring,
-        room: Room,
+        room: ResolvedConstraints,
     ) -> None:
         self._new_search, self._search = search, search()
         self._quality, self._scoring, self._room = quality, scoring, room

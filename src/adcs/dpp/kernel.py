@@ -16,12 +16,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg.blas import dsymv
 
-FloatArray = NDArray[np.floating[Any]]
-Float64Array = NDArray[np.float64]
-IndexArray = NDArray[np.intp]
+from adcs._types import Float64Array, FloatArray
 
 FLOAT32_PRECISION, FLOAT64_PRECISION = (float(np.finfo(t).eps) for t in (np.float32, np.float64))
 """The relative rounding of numbers of either type."""

@@ -14,17 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import lapack, solve_triangular
 
+from adcs._types import Float64Array, IndexArray
 from adcs.dpp.greedy import greedy_map
-from adcs.dpp.kernel import (
-    Float64Array,
-    IndexArray,
-    alpha,
-    as_quality,
-    as_similarity,
-    check_m,
-    check_theta,
-)
-from adcs.dpp.scoring import Scoring
+from adcs.dpp.kernel import alpha, as_quality, as_similarity, check_m, check_theta
+from adcs.dpp.tolerances import Scoring
 
 _GAP = 20.0  # a step of e^20 in singular values: beyond it, e^-40 in L is below rounding
 _RANGE = 300.0  # e^300 is what one factorisation can hold

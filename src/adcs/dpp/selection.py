@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adcs.dpp.kernel import Float64Array, IndexArray
+from adcs._types import Float64Array, IndexArray
 
 
 @dataclass(frozen=True)

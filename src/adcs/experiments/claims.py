@@ -11,7 +11,7 @@ import numpy as np
 from adcs.experiments import wording
 from adcs.experiments.config import Experiment
 from adcs.experiments.specs import make_scheduler
-from adcs.experiments.tables import Curves, Estimate, curves, estimate, paired
+from adcs.experiments.statistics import Curves, Estimate, curves, estimate, paired
 from adcs.schedulers.adcs import ADCS
 
 Verdict = Literal["holds", "does not hold", "undecided"]
@@ -140,7 +140,7 @@ def _judge_lowest(worst: Mapping[str, Any]) -> Claim:
 def judge_work(records: Records, experiment: Experiment, label: str = "ADCS") -> Claim:
     """Judge the extra work of clients by the ledger: (N - m) ceil(T/R) updates over m T.
 
-    >>> record = {"scheduler": "ADCS", "seed": 0, "round": 40, "updates": 18 * 40 + 12 * 2}
+    >>> record = {"scheduler": "ADCS", "seed": 0, "server_round": 40, "updates": 18 * 40 + 12 * 2}
     >>> judge_work([record], Experiment(rounds=40)).verdict
     'holds'
     """
@@ -151,7 +151,7 @@ def judge_work(records: Records, experiment: Experiment, label: str = "ADCS") ->
     last = {
         record["seed"]: record
         for record in records
-        if record["scheduler"] == label and record["round"] == e.rounds
+        if record["scheduler"] == label and record["server_round"] == e.rounds
     }
     text = f"Probes cost clients 3.3 % more updates at R = {every}"
     if not last:
@@ -198,7 +198,7 @@ def fluctuation(found: Curves) -> dict[str, Any]:
     """Return each run's standard deviation over the last tenth of evaluations.
 
     >>> run = {"scheduler": "A", "seed": 0}
-    >>> fluctuation(curves([{**run, "round": r, "worst": r / 2} for r in (0, 1)], "worst"))
+    >>> fluctuation(curves([{**run, "server_round": r, "worst": r / 2} for r in (0, 1)], "worst"))
     {'A': array([0.25])}
     """
     count = max(2, found.rounds.size // 10)

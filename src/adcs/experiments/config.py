@@ -11,13 +11,13 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
+from adcs._validation import did_you_mean
 from adcs.experiments.hints import check_value
 from adcs.experiments.specs import make_scheduler
-from adcs.simulation.data import Dataset, load
+from adcs.simulation.datasets.registry import Dataset, load
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
 from adcs.simulation.models import MLP
-from adcs.simulation.names import hint
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import Partition, check_settings, make_partition
 from adcs.simulation.training import Training
@@ -258,4 +258,4 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
 def _no_strangers(given: Mapping[str, Any], known: list[str], what: str) -> None:
     for key in given:
         if key not in known:
-            raise ValueError(f"unknown {what} {key!r}; {hint(key, known)}")
+            raise ValueError(f"unknown {what} {key!r}; {did_you_mean(key, known)}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from adcs.experiments.compare import data_fingerprint, tasks
 from adcs.experiments.config import Experiment, from_dict
-from adcs.runs import RunFolder
-from adcs.simulation.data import Dataset
+from adcs.experiments.runner import data_fingerprint, tasks
+from adcs.run_folder import RunFolder
+from adcs.simulation.datasets.registry import Dataset
 
 ENGINE = "simulation"
 

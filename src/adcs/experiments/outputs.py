@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from adcs import metrics
-from adcs.dpp.kernel import Float64Array, log_kernel
+from adcs._types import Float64Array
+from adcs.dpp.kernel import log_kernel
 from adcs.experiments import claims, wording
 from adcs.experiments.claims import Claim, Records
 from adcs.experiments.config import Experiment
-from adcs.experiments.plots import Bars, Map, bar_figure, heat_figure, line_figure
+from adcs.experiments.figures import Bars, Map, bar_figure, heat_figure, line_figure
 from adcs.experiments.report import caption, is_png, panel
 from adcs.experiments.specs import make_scheduler
-from adcs.experiments.tables import curves, estimate, final_ratios, summarise
+from adcs.experiments.statistics import curves, estimate, final_ratios, summarise
 from adcs.schedulers.determinantal import DeterminantalScheduler
 from adcs.theory.gram import cosines, from_triangle
 
@@ -37,7 +38,7 @@ class Output:
     run: str
     title: str
     fields: Sequence[str] = ()
-    against: str = "round"
+    against: str = "server_round"
     schedulers: Sequence[str] = ()
 
 
@@ -223,7 +224,7 @@ def _kernels(output: Output, experiment: Experiment, records: Records, stem: Pat
         ]
         places = np.unique(np.linspace(0, len(mine) - 1, MOMENTS).round().astype(int))
         maps = [
-            Map(f"round {mine[place]['round']:,}", kernel_at(mine[place], scheduler))
+            Map(f"round {mine[place]['server_round']:,}", kernel_at(mine[place], scheduler))
             for place in places
         ]
         rows[label] = maps

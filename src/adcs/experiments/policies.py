@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from adcs.dpp.kernel import Float64Array
+from adcs._types import Float64Array
 from adcs.experiments.config import Experiment
 from adcs.experiments.specs import make_scheduler
+from adcs.reports.quality import rescale
 from adcs.schedulers import ADCS, Uniform
 from adcs.schedulers.base import Scheduler
 from adcs.schedulers.determinantal import DeterminantalScheduler
-from adcs.signals.quality import rescale
 from adcs.theory.report import Policy
 
 
@@ -32,7 +32,7 @@ def policies(experiment: Experiment) -> dict[str, Policy]:
 def policy(scheduler: Scheduler, everyone: bool) -> Policy:
     """Return how one scheduler chooses, where everyone is always there or not."""
     if type(scheduler) is Uniform:
-        plain = not (scheduler.by_size or scheduler.independent or scheduler.rules)
+        plain = not (scheduler.by_size or scheduler.independent or scheduler.constraints)
         return Policy(unbiased=plain and everyone)
     if not isinstance(scheduler, DeterminantalScheduler) or scheduler.theta == 0.0:
         return Policy()

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from adcs._types import ClientId
 from adcs.dpp.explain import Explanation, explain
 from adcs.dpp.kernel import similarity, unit_rows
-from adcs.experiments.blame import blaming
-from adcs.experiments.compare import Progress, one_thread_each, same_data
 from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.runner import Progress, one_thread_each, same_data
+from adcs.experiments.scheduler_errors import blaming
 from adcs.schedulers.base import Cohort, Scheduler
 from adcs.schedulers.determinantal import DeterminantalScheduler
 from adcs.schedulers.snapshot import SnapshotScheduler
-from adcs.signals.report import ClientId
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) ->
     """Return what a scheduler knew, right after it has chosen.
 
     >>> from adcs.schedulers import PowerOfChoice
-    >>> from adcs.signals.report import ClientReport
+    >>> from adcs.reports.report import ClientReport
     >>> scheduler = PowerOfChoice()
     >>> scheduler.observe(0, [ClientReport(c, 0, loss=c / 2) for c in range(3)], "probe")
     >>> choice = look(scheduler, range(3), scheduler.select(0, range(3), 1))
@@ -87,13 +87,13 @@ def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) ->
     ('loss', {0: 0.0, 1: 0.5, 2: 1.0})
     """
     here = tuple(sorted(available, key=lambda client: (isinstance(client, str), client)))
-    diagnostics, required = cohort.diagnostics, scheduler.rules.required
+    diagnostics, required = cohort.diagnostics, scheduler.constraints.required
     blind = Choice(cohort, here, required=required)
     if blind.drawn:
-        known = scheduler.familiar(here) if isinstance(scheduler, SnapshotScheduler) else []
+        known = scheduler.known_clients(here) if isinstance(scheduler, SnapshotScheduler) else []
         return replace(blind, known=tuple(known))
     if isinstance(scheduler, DeterminantalScheduler) and "gains" in diagnostics:
-        known = scheduler.familiar(here)
+        known = scheduler.known_clients(here)
         unit, gram = scheduler.kernel(known)
         place = {client: i for i, client in enumerate(known)}
         rows = [place[client] for client, _ in diagnostics["gains"]]
@@ -117,13 +117,13 @@ def _ranking(
     scheduler: Scheduler, here: tuple[ClientId, ...], chosen: Mapping[ClientId, float]
 ) -> tuple[str, dict[ClientId, float]]:
     """Return the reported number that the scores of the chosen are, for everyone who told it."""
-    newest = max(scheduler.known[client].round for client in chosen) if chosen else 0
-    for name in ("loss", "length"):
+    newest = max(scheduler.reports[client].server_round for client in chosen) if chosen else 0
+    for name in ("loss", "update_norm"):
         told = {
             client: float(value)
             for client in here
-            if (report := scheduler.known.get(client)) is not None
-            and report.round == newest
+            if (report := scheduler.reports.get(client)) is not None
+            and report.server_round == newest
             and (value := getattr(report, name)) is not None
         }
         if all(told.get(client) == score for client, score in chosen.items()):
@@ -137,7 +137,7 @@ def _nearest(
     vectors = {
         client: report.vector
         for client in here
-        if (report := scheduler.known.get(client)) is not None and report.vector is not None
+        if (report := scheduler.reports.get(client)) is not None and report.vector is not None
     }
     known = list(vectors)
     columns = [i for i, client in enumerate(known) if client in cohort.clients]
@@ -157,7 +157,7 @@ def replay(
     experiment: Experiment,
     seed: int,
     label: str,
-    round: int,
+    server_round: int,
     progress: Progress | None = None,
     *,
     fingerprint: str | None = None,
@@ -166,7 +166,7 @@ def replay(
 
     Parameters
     ----------
-    experiment, seed, label, round
+    experiment, seed, label, server_round
         The run, and the round whose choice is looked at.
     progress
         Told of progress a few times a second.
@@ -189,11 +189,11 @@ def replay(
         one_thread_each(),
         ProcessPoolExecutor(1, mp_context=context, initializer=_set_up, initargs=(done,)) as pool,
     ):
-        future = pool.submit(_work, experiment.as_dict(), seed, label, round, fingerprint)
+        future = pool.submit(_work, experiment.as_dict(), seed, label, server_round, fingerprint)
         try:
             while not wait([future], timeout=0.2).done:
                 if progress is not None:
-                    progress(done.value, round + 1)
+                    progress(done.value, server_round + 1)
         except BaseException:
             # Leaving the pool would wait for the end of the replay.
             for process in list((pool._processes or {}).values()):
@@ -201,7 +201,7 @@ def replay(
             raise
         found = future.result()
     if progress is not None:
-        progress(round + 1, round + 1)
+        progress(server_round + 1, server_round + 1)
     return found
 
 
@@ -214,14 +214,14 @@ def _set_up(done: Any) -> None:
 
 
 def _work(
-    config: dict[str, Any], seed: int, label: str, round: int, fingerprint: str | None
+    config: dict[str, Any], seed: int, label: str, server_round: int, fingerprint: str | None
 ) -> tuple[Choice, int, list[int]]:
     with blaming():
-        return _replay(from_dict(config), seed, label, round, fingerprint)
+        return _replay(from_dict(config), seed, label, server_round, fingerprint)
 
 
 def _replay(
-    experiment: Experiment, seed: int, label: str, round: int, fingerprint: str | None
+    experiment: Experiment, seed: int, label: str, server_round: int, fingerprint: str | None
 ) -> tuple[Choice, int, list[int]]:
     labels = next(labels for labels in experiment.passes() if label in labels)
     dataset = same_data(experiment, fingerprint)
@@ -234,15 +234,15 @@ def _replay(
 
     def watched(now: int, available: Sequence[ClientId], m: int) -> Cohort:
         cohort = choose(now, available, m)
-        if now == round:
+        if now == server_round:
             choices.append(look(run.scheduler, available, cohort))
         return cohort
 
     run.scheduler.select = watched  # type: ignore[method-assign,assignment]
-    while simulation.round <= round:
-        measured = simulation.round % experiment.eval_every == 0
+    while simulation.server_round <= server_round:
+        measured = simulation.server_round % experiment.eval_every == 0
         if measured:
-            evaluated, counts = simulation.round, run.counts.tolist()
-            _done.value = simulation.round
+            evaluated, counts = simulation.server_round, run.counts.tolist()
+            _done.value = simulation.server_round
         simulation.step(measured=measured)
     return choices[0], evaluated, counts

@@ -10,12 +10,12 @@ import numpy as np
 
 from adcs.experiments import wording
 from adcs.experiments.config import Experiment
-from adcs.experiments.plots import Line, Panel, line_figure, write_csv
-from adcs.experiments.tables import Row, curves, diverged, summarise, trained
-from adcs.runs import RunFolder, write_atomically
+from adcs.experiments.figures import Line, Panel, line_figure, write_csv
+from adcs.experiments.statistics import Row, curves, diverged, summarise, trained
+from adcs.run_folder import RunFolder, write_atomically
 
 AXES = {
-    "round": [("round", 1.0)],
+    "server_round": [("round", 1.0)],
     "bytes": [("traffic up and down (MB)", 1e6), ("traffic up and down (GB)", 1e9)],
     "seconds": [("virtual time (seconds)", 1.0), ("virtual time (hours)", 3600.0)],
 }
@@ -46,7 +46,7 @@ def panel(
     window += 1 - window % 2  # As many evaluations before a round as after it.
     found = found.smooth(window)
     x = {label: found.rounds.astype(np.float64) for label in labels}
-    if against != "round":
+    if against != "server_round":
         spent = curves(records, against, labels)
         place = np.isin(spent.rounds, found.rounds)
         x = {label: spent.values[label][:, place].mean(axis=0) for label in labels}

@@ -18,13 +18,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from adcs.experiments.compare import Progress, run_experiment
+from adcs._validation import did_you_mean
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.folders import create_run, experiment_of, unfinished
 from adcs.experiments.outputs import Output, Section, make_section
 from adcs.experiments.report import setting
-from adcs.runs import RunFolder, read_json, write_atomically
-from adcs.simulation.names import hint
+from adcs.experiments.runner import Progress, run_experiment
+from adcs.run_folder import RunFolder, read_json, write_atomically
 
 BEYOND = "beyond"
 """What goes beyond the paper, in a folder of its own: see `adcs.experiments.beyond`."""
@@ -62,7 +62,7 @@ def chosen_outputs(names: Sequence[str]) -> list[str]:
         raise ValueError(alone(names))
     for name in names:
         if name not in known:
-            raise ValueError(f"there is no {name!r} to reproduce; {hint(name, known)}")
+            raise ValueError(f"there is no {name!r} to reproduce; {did_you_mean(name, known)}")
     return [name for name in outputs() if "all" in names or name in names]
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from adcs import schedulers
-from adcs.experiments.blame import words
+from adcs._validation import did_you_mean
 from adcs.experiments.hints import check_value
+from adcs.experiments.scheduler_errors import words
+from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Scheduler
-from adcs.signals.sketch import Sketcher
-from adcs.simulation.names import hint
 
 NAMES = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS", "LiveADCS")
 
@@ -55,7 +55,9 @@ def make_scheduler(spec: str, seed: int) -> Scheduler:
         strange = [key for key in settings if key not in known]
         why = str(error)
         if strange:
-            why = f"{kind.__name__} has no setting {strange[0]!r}; {hint(strange[0], known)}"
+            why = (
+                f"{kind.__name__} has no setting {strange[0]!r}; {did_you_mean(strange[0], known)}"
+            )
         raise ValueError(f"scheduler {spec!r}: {why}") from error
     except Exception as error:
         raise ValueError(f"scheduler {spec!r}: {words(error)}") from error
@@ -145,7 +147,7 @@ def _known(name: str) -> type[Scheduler]:
     if name in NAMES:
         kind: type[Scheduler] = getattr(schedulers, name)
         return kind
-    raise ValueError(f"unknown scheduler {name!r}; {hint(name, NAMES)}")
+    raise ValueError(f"unknown scheduler {name!r}; {did_you_mean(name, NAMES)}")
 
 
 def _own(where: str, name: str, spec: str) -> type[Scheduler]:

@@ -44,11 +44,11 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
             axes.set_visible(False)
             continue
         rows = [row for row in analysis.rounds if row["scheduler"] == names[place]]
-        ticks = sorted({row["round"] for row in rows})
+        ticks = sorted({row["server_round"] for row in rows})
         for key, (label, colour, style) in CURVES.items():
             means = []
             for tick in ticks:
-                values = [r[key] for r in rows if r["round"] == tick and r[key] is not None]
+                values = [r[key] for r in rows if r["server_round"] == tick and r[key] is not None]
                 means.append(float(np.mean(values)) if values else np.nan)
             # A bias of zero has no logarithm.
             means = [value if value > 0.0 else np.nan for value in means]

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from adcs._types import ClientId
 from adcs.dpp.explain import Miss
 from adcs.experiments.replay import Choice
-from adcs.signals.report import ClientId
 
 Table = tuple[str, list[str], list[list[str]]]
 

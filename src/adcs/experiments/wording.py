@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from adcs.experiments.tables import Estimate, Row
+from adcs.experiments.statistics import Estimate, Row
 
 COLUMNS = {
     "worst": "worst",

@@ -10,8 +10,8 @@ except ImportError as error:
     raise ImportError("adcs.flower needs Flower: pip install 'adcs[flower]'") from error
 
 from adcs.flower.identity import key_id
-from adcs.flower.localgrid import LocalGrid, LocalNode
-from adcs.flower.mod import probe_mod
-from adcs.flower.scheduled import Scheduled
+from adcs.flower.local_grid import LocalGrid, LocalNode
+from adcs.flower.probe_mod import probe_mod
+from adcs.flower.strategy import Scheduled
 
 __all__ = ["LocalGrid", "LocalNode", "Scheduled", "key_id", "probe_mod"]

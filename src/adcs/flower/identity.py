@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable
 from flwr.app import RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
+from adcs._types import ClientId
 from adcs.flower.wire import QUESTION, Question, find_answer
-from adcs.signals.report import ClientId
 
 MAX_PARTITION = 2**53
 """Partition ids stay below this, so that every reader of a record sees the same number."""
@@ -40,7 +40,7 @@ def node_name(node: int) -> str:
     return f"node:{node}"
 
 
-class Registry:
+class IdentityRegistry:
     """The client ids of the nodes of one run.
 
     Parameters
@@ -53,7 +53,7 @@ class Registry:
 
     Examples
     --------
-    >>> registry = Registry(authenticated=False, partitions=True)
+    >>> registry = IdentityRegistry(authenticated=False, partitions=True)
     >>> nodes = [NodeInfo(node_id=77), NodeInfo(node_id=88)]
     >>> registry.strangers(nodes)
     [77, 88]

@@ -8,11 +8,11 @@ from typing import Any
 
 from flwr.app import Message
 
-from adcs.flower.exchange import Errand
-from adcs.flower.record import Note
+from adcs._types import ClientId
+from adcs.flower.recorder import RoundRecord
 from adcs.flower.replies import (
     Layout,
-    Rules,
+    ReplyChecks,
     check_finite,
     check_metrics,
     check_records,
@@ -21,8 +21,9 @@ from adcs.flower.replies import (
     usual_layout,
 )
 from adcs.flower.reports import is_whole, read_report
-from adcs.signals.report import ClientId, ClientReport, refusal
-from adcs.signals.sketch import Sketcher
+from adcs.flower.transport import Purpose
+from adcs.reports.report import ClientReport, validate_report
+from adcs.reports.sketch import Sketcher
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Read:
 
 
 class Reader:
-    """Reads replies, and remembers what those of earlier rounds looked like.
+    """Reads replies, and observed_sources what those of earlier rounds looked like.
 
     Parameters
     ----------
@@ -50,15 +51,15 @@ class Reader:
         What a reply's metrics must hold.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: ReplyChecks) -> None:
         self.rules = rules
         self._layouts: dict[str, Layout] = {}
 
     def read(
         self,
-        errand: Errand,
+        purpose: Purpose,
         replies: Mapping[ClientId, Message],
-        note: Note,
+        note: RoundRecord,
         *,
         sketch: Sketcher | None,
         update: bool = True,
@@ -68,26 +69,26 @@ class Reader:
         layouts: dict[ClientId, Layout] = {}
         for client, reply in _in_order(replies):
             if reply.has_error():
-                note.failed.append(_entry(client, errand.kind, _reason(reply)))
+                note.failed.append(_entry(client, purpose.kind, _reason(reply)))
                 continue
             try:
-                report = read_report(client, errand, reply, self.rules, sketch, update=update)
-                if (reason := refusal(report)) is not None:
+                report = read_report(client, purpose, reply, self.rules, sketch, update=update)
+                if (reason := validate_report(report)) is not None:
                     raise ValueError(reason)
             except ValueError as error:
-                note.refused.append(_entry(client, errand.kind, str(error)))
+                note.refused.append(_entry(client, purpose.kind, str(error)))
                 continue
             read.reports.append(report)
-            if is_whole(errand, reply):
+            if is_whole(purpose, reply):
                 read.whole[client] = reply
                 layouts[client] = layout(reply.content)
-        for client in self._odd("training", layouts, note, errand.kind):
+        for client in self._odd("training", layouts, note, purpose.kind):
             del read.whole[client]
             read.reports = [report for report in read.reports if report.client != client]
         return read
 
     def evaluations(
-        self, replies: Mapping[ClientId, Message], note: Note
+        self, replies: Mapping[ClientId, Message], note: RoundRecord
     ) -> dict[ClientId, tuple[Message, dict[str, Any]]]:
         """Return the evaluation replies that can be used, with their metrics."""
         good: dict[ClientId, tuple[Message, dict[str, Any]]] = {}
@@ -110,7 +111,7 @@ class Reader:
         return good
 
     def _odd(
-        self, name: str, layouts: dict[ClientId, Layout], note: Note, stage: str
+        self, name: str, layouts: dict[ClientId, Layout], note: RoundRecord, stage: str
     ) -> list[ClientId]:
         """Return and note the clients whose records differ from those of the others."""
         if not layouts:

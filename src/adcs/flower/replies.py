@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from adcs.signals.report import ABSURD
+from adcs.reports.report import ABSURD
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -172,7 +172,7 @@ def _read_array(key: str, array: Array, sent: NDArray[Any], parameter: bool) -> 
 
 
 @dataclass(frozen=True)
-class Rules:
+class ReplyChecks:
     """What a reply's metrics must hold.
 
     Attributes
@@ -192,9 +192,9 @@ class Rules:
     needed_loss_key: str | None = None
     max_examples: float = 1e7
 
-    def without_losses(self) -> Rules:
+    def without_losses(self) -> ReplyChecks:
         """Return the rules for replies other than to training."""
-        return Rules(self.weight_key, "", None, self.max_examples)
+        return ReplyChecks(self.weight_key, "", None, self.max_examples)
 
 
 def metrics_of(content: RecordDict) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def metrics_of(content: RecordDict) -> dict[str, Any]:
     }
 
 
-def check_records(content: RecordDict, rules: Rules, *, arrays: bool) -> None:
+def check_records(content: RecordDict, rules: ReplyChecks, *, arrays: bool) -> None:
     """Raise unless there is one record of each kind, as strategies with a weight key demand."""
     if rules.weight_key is None:
         return
@@ -221,10 +221,10 @@ def check_records(content: RecordDict, rules: Rules, *, arrays: bool) -> None:
             raise ValueError(f"reply must have one {kind.__name__}, got {count}")
 
 
-def check_metrics(metrics: Mapping[str, Any], rules: Rules) -> None:
+def check_metrics(metrics: Mapping[str, Any], rules: ReplyChecks) -> None:
     """Raise if the number of examples or a loss would end or poison the aggregation.
 
-    >>> check_metrics({"num-examples": -5}, Rules("num-examples", "train_loss"))
+    >>> check_metrics({"num-examples": -5}, ReplyChecks("num-examples", "train_loss"))
     Traceback (most recent call last):
     ...
     ValueError: num-examples must lie between 0 (not included) and 1e+07, got -5

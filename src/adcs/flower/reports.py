@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from adcs.flower.exchange import Errand
+from adcs._types import ClientId
 from adcs.flower.replies import (
-    Rules,
+    ReplyChecks,
     check_finite,
     check_metrics,
     check_records,
@@ -18,29 +18,30 @@ from adcs.flower.replies import (
     model_record,
     read_arrays,
 )
+from adcs.flower.transport import Purpose
 from adcs.flower.wire import find_answer
-from adcs.signals.report import ClientId, ClientReport
-from adcs.signals.sketch import Sketcher
+from adcs.reports.report import ClientReport
+from adcs.reports.sketch import Sketcher
 
 
-def is_whole(errand: Errand, reply: Message) -> bool:
+def is_whole(purpose: Purpose, reply: Message) -> bool:
     """Return whether a reply is a whole training reply, which can be aggregated.
 
     A probe's reply is one if no mod was asked, or if the node has none.
     """
-    return errand.model is not None and _answer(errand, reply) is None
+    return purpose.model is not None and _answer(purpose, reply) is None
 
 
-def _answer(errand: Errand, reply: Message) -> dict[str, Any] | None:
+def _answer(purpose: Purpose, reply: Message) -> dict[str, Any] | None:
     """Return what the mod answered; None if it was not asked, whatever the reply looks like."""
-    return None if errand.question is None else find_answer(reply.content)
+    return None if purpose.question is None else find_answer(reply.content)
 
 
 def read_report(
     client: ClientId,
-    errand: Errand,
+    purpose: Purpose,
     reply: Message,
-    rules: Rules,
+    rules: ReplyChecks,
     sketch: Sketcher | None = None,
     *,
     update: bool = True,
@@ -49,7 +50,7 @@ def read_report(
 
     Parameters
     ----------
-    client, errand, reply
+    client, purpose, reply
         Who answered what, and how.
     rules
         What a reply's metrics must hold.
@@ -58,33 +59,34 @@ def read_report(
     update
         Whether the scheduler is to be told the update.
     """
-    if errand.model is None:
-        return _from_evaluation(client, errand, metrics_of(reply.content), rules)
-    answer = _answer(errand, reply)
+    if purpose.model is None:
+        return _from_evaluation(client, purpose, metrics_of(reply.content), rules)
+    answer = _answer(purpose, reply)
     if answer is not None:
-        return _from_answer(client, errand, answer, rules)
-    return _from_training(client, errand, reply, rules, sketch, update=update)
+        return _from_answer(client, purpose, answer, rules)
+    return _from_training(client, purpose, reply, rules, sketch, update=update)
 
 
 def _from_answer(
-    client: ClientId, errand: Errand, answer: Mapping[str, Any], rules: Rules
+    client: ClientId, purpose: Purpose, answer: Mapping[str, Any], rules: ReplyChecks
 ) -> ClientReport:
-    assert errand.model is not None
+    assert purpose.model is not None
     if "refused" in answer:
         raise ValueError(str(answer["refused"])[:200])
     if rules.weight_key is not None and "examples" in answer:
         check_metrics({rules.weight_key: answer["examples"]}, rules.without_losses())
-    asked = None if errand.question is None else errand.question.sketch
+    asked = None if purpose.question is None else purpose.question.sketch
     sketch = None
     if asked is not None:
         sketch = asked.decode(answer.get("sketch", b""))
-        if sketch.length != errand.model.width:
+        if sketch.update_size != purpose.model.width:
             raise ValueError(
-                f"sketch must be of an update of length {errand.model.width}, got {sketch.length}"
+                f"sketch must be of an update of {purpose.model.width} numbers, "
+                f"got {sketch.update_size}"
             )
     return ClientReport(
         client,
-        errand.round,
+        purpose.server_round,
         loss=answer.get("loss"),
         norm=None if asked is not None else answer.get("norm"),
         sketch=sketch,
@@ -95,21 +97,21 @@ def _from_answer(
 
 def _from_training(
     client: ClientId,
-    errand: Errand,
+    purpose: Purpose,
     reply: Message,
-    rules: Rules,
+    rules: ReplyChecks,
     sketch: Sketcher | None,
     *,
     update: bool,
 ) -> ClientReport:
-    assert errand.model is not None
+    assert purpose.model is not None
     check_records(reply.content, rules, arrays=True)
     metrics = metrics_of(reply.content)
     check_metrics(metrics, rules)
-    arrays = read_arrays(model_record(reply.content, errand.model.name), errand.model)
+    arrays = read_arrays(model_record(reply.content, purpose.model.name), purpose.model)
     signals: dict[str, Any] = {}
-    if update and errand.model.keys:
-        vector = np.concatenate([layer.ravel() for layer in errand.model.update(arrays)])
+    if update and purpose.model.keys:
+        vector = np.concatenate([layer.ravel() for layer in purpose.model.update(arrays)])
         # A part of the model may stand still; that is no reason to withhold the rest.
         if vector.any():
             if sketch is None:
@@ -119,7 +121,7 @@ def _from_training(
                 signals["sketch"] = sketch.sketch(vector)
     return ClientReport(
         client,
-        errand.round,
+        purpose.server_round,
         loss=metrics.get(rules.loss_key),
         examples=None if rules.weight_key is None else metrics[rules.weight_key],
         **signals,
@@ -127,7 +129,7 @@ def _from_training(
 
 
 def _from_evaluation(
-    client: ClientId, errand: Errand, metrics: Mapping[str, Any], rules: Rules
+    client: ClientId, purpose: Purpose, metrics: Mapping[str, Any], rules: ReplyChecks
 ) -> ClientReport:
     key = rules.loss_key
     if key not in metrics:
@@ -139,4 +141,4 @@ def _from_evaluation(
             )
         key = named[0]
     check_finite({key: metrics[key]})
-    return ClientReport(client, errand.round, loss=metrics[key])
+    return ClientReport(client, purpose.server_round, loss=metrics[key])

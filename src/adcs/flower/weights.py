@@ -24,9 +24,9 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+from adcs._types import ClientId
 from adcs.flower.replies import Model, model_record
 from adcs.schedulers.base import Cohort
-from adcs.signals.report import ClientId
 
 UNWEIGHTED = (Bulyan, FedMedian, FedTrimmedAvg, FedXgbBagging, FedXgbCyclic, Krum, QFedAvg)
 """Flower's strategies that aggregate without weights, or by weights of their own."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
-from adcs.signals.sketch import Sketcher
+from adcs.reports.sketch import Sketcher
 
 QUESTION = "adcs-question"
 ANSWER = "adcs-answer"

@@ -3,7 +3,7 @@
 from adcs.schedulers.adcs import ADCS
 from adcs.schedulers.base import Cohort, Request, Scheduler
 from adcs.schedulers.divfl import DivFL
-from adcs.schedulers.live import LiveADCS
+from adcs.schedulers.live_adcs.scheduler import LiveADCS
 from adcs.schedulers.ocs import OCS
 from adcs.schedulers.power_of_choice import PowerOfChoice
 from adcs.schedulers.static_dpp import StaticDPP

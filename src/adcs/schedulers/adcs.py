@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from adcs.reports.quality import Quality, Scale
+from adcs.reports.sketch import Sketcher
 from adcs.schedulers.determinantal import DeterminantalScheduler
-from adcs.signals.quality import Quality, Scale
-from adcs.signals.sketch import Sketcher
 
 
 class ADCS(DeterminantalScheduler):
@@ -37,7 +37,7 @@ class ADCS(DeterminantalScheduler):
     --------
     Two of three clients agree; one of them and the odd one out are chosen.
 
-    >>> from adcs.signals.report import ClientReport
+    >>> from adcs.reports.report import ClientReport
     >>> updates = {"a": [1.0, 0.1], "b": [1.0, 0.0], "c": [0.0, 1.0]}
     >>> scheduler = ADCS(theta=0.5)
     >>> request = scheduler.request(0, ["a", "b", "c"], 2)

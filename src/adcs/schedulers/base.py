@@ -7,7 +7,7 @@ A round, for whoever drives it:
     cohort = scheduler.select(round, available, m)        # who trains, with which weights
     scheduler.observe(round, replies, "training")         # what came back from training
 
-A scheduler of one's own implements `choose`, and `ask` if it needs to know something first.
+A scheduler of one's own implements `_select`, and `_request` if it needs to know something first.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from adcs.schedulers.places import Rules
-from adcs.signals.book import ReportBook
-from adcs.signals.report import ClientId, ClientReport
-from adcs.signals.sketch import Sketcher
+from adcs._types import ClientId
+from adcs.reports.report import ClientReport
+from adcs.reports.sketch import Sketcher
+from adcs.reports.store import ReportStore
+from adcs.schedulers.constraints import CohortConstraints
 
 Signal = Literal["loss", "norm", "update"]
 Source = Literal["enrolment", "probe", "training"]
@@ -111,8 +112,8 @@ class Scheduler(ABC):
     Examples
     --------
     >>> class InTurn(Scheduler):
-    ...     def choose(self, round, clients, m):
-    ...         start = round * m % len(clients)
+    ...     def _select(self, server_round, clients, m):
+    ...         start = server_round * m % len(clients)
     ...         return Cohort.of(self.take(clients[start:] + clients[:start], m))
     >>> InTurn().select(1, ["a", "b", "c"], 2).clients
     ('c', 'a')
@@ -121,10 +122,10 @@ class Scheduler(ABC):
     fixed_size: bool = True
     """Whether a cohort has exactly m clients whenever there are that many."""
 
-    takes_rules: bool = True
+    supports_constraints: bool = True
     """Whether it can keep to required clients and caps."""
 
-    remembers: ClassVar[frozenset[Source]] = frozenset(SOURCES)
+    observed_sources: ClassVar[frozenset[Source]] = frozenset(SOURCES)
     """The sources whose reports are kept."""
 
     sketch: Sketcher | None = None
@@ -141,8 +142,8 @@ class Scheduler(ABC):
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
             raise ValueError(f"seed must be a whole number >= 0, got {seed!r}")
         self.seed = int(seed)
-        self.rules = Rules(groups, caps, required)
-        self.known = ReportBook()
+        self.constraints = CohortConstraints(groups, caps, required)
+        self.reports = ReportStore()
         self._refused: list[tuple[ClientId, str]] = []
         self._listed: tuple[tuple[ClientId, ...], tuple[ClientId, ...]] = ((), ())
         self._members: tuple[tuple[ClientId, ...], frozenset[ClientId]] = ((), frozenset())
@@ -150,29 +151,33 @@ class Scheduler(ABC):
 
     # What drivers call.
 
-    def request(self, round: int, available: Sequence[ClientId], m: int) -> Request:
+    def request(self, server_round: int, available: Sequence[ClientId], m: int) -> Request:
         """Return whom to ask what before selecting; asking twice in a round is asking once."""
         clients = self._ordered(available)
-        asked = self.ask(_check_round(round), clients, _check_places(m))
+        asked = self._request(_check_round(server_round), clients, _check_places(m))
         self._check_request(asked, clients)
         return asked
 
-    def observe(self, round: int, reports: Iterable[ClientReport], source: Source) -> None:
+    def observe(self, server_round: int, reports: Iterable[ClientReport], source: Source) -> None:
         """Take evidence; a report that cannot be used is refused alone and named in the next
         cohort's diagnostics under "refused".
         """
-        _check_round(round)
+        _check_round(server_round)
         if source not in SOURCES:
             raise ValueError(f"source must be one of {SOURCES}, got {source!r}")
-        if source in self.remembers:
-            usable, refused = self.known.check(reports)
+        if source in self.observed_sources:
+            usable, refused = self.reports.check(reports)
             self._refused += refused
-            self.learn(round, usable, source)
+            self._observe(server_round, usable, source)
 
-    def select(self, round: int, available: Sequence[ClientId], m: int) -> Cohort:
+    def select(self, server_round: int, available: Sequence[ClientId], m: int) -> Cohort:
         """Return the cohort of this round: m clients, or all that there are if fewer."""
-        round, m, clients = _check_round(round), _check_places(m), self._ordered(available)
-        cohort = self.choose(round, clients, m) if clients else Cohort((), ())
+        server_round, m, clients = (
+            _check_round(server_round),
+            _check_places(m),
+            self._ordered(available),
+        )
+        cohort = self._select(server_round, clients, m) if clients else Cohort((), ())
         last, who, places = self._checked
         if cohort is not last or clients is not who or m != places:
             self._check(cohort, clients, m)
@@ -186,7 +191,7 @@ class Scheduler(ABC):
         """Return all that was learned, as JSON values and NumPy arrays, nested in dicts."""
         return {
             "scheduler": type(self).__name__,
-            "known": self.known.state(),
+            "reports": self.reports.state(),
             "refused": [list(pair) for pair in self._refused],
         }
 
@@ -196,40 +201,40 @@ class Scheduler(ABC):
             raise ValueError(
                 f"state of a {state['scheduler']} cannot be restored into a {type(self).__name__}"
             )
-        self.known.restore(state["known"])
+        self.reports.restore(state["reports"])
         self._refused = [(client, reason) for client, reason in state["refused"]]
 
     # What a scheduler of one's own implements. Clients come sorted by id.
 
-    def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+    def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Return whom to ask what; by default nobody."""
         return Request()
 
-    def learn(self, round: int, reports: Sequence[ClientReport], source: Source) -> None:
+    def _observe(self, server_round: int, reports: Sequence[ClientReport], source: Source) -> None:
         """Take in usable reports; by default they are remembered, in `known`."""
-        self.known.remember(reports, round)
+        self.reports.remember(reports, server_round)
 
     @abstractmethod
-    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+    def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Return the cohort out of at least one client; m may be more than there are."""
 
     # What it can use for that.
 
-    def rng(self, round: int, purpose: int = 0) -> np.random.Generator:
+    def rng(self, server_round: int, purpose: int = 0) -> np.random.Generator:
         """Return the random generator of a round; another purpose, another stream."""
-        return np.random.default_rng([self.seed, round, purpose])
+        return np.random.default_rng([self.seed, server_round, purpose])
 
     def take(self, order: Iterable[ClientId], m: int) -> list[ClientId]:
         """Return the first m of an order of preference, with required clients and caps obeyed."""
         ranked = list(order)
-        if not self.rules:
+        if not self.constraints:
             return ranked[:m]
-        places = self.rules.places(ranked, m)
+        places = self.constraints.places(ranked, m)
         return places.fill([*places.required, *ranked])
 
     def _check_request(self, asked: Request, clients: tuple[ClientId, ...]) -> None:
         """Refuse a request that no engine could carry out."""
-        name = f"{type(self).__name__}.ask"
+        name = f"{type(self).__name__}._request"
         if not isinstance(asked, Request):
             raise ValueError(f"{name} must return a Request, got {type(asked).__name__}")
         if not asked.clients:
@@ -248,7 +253,7 @@ class Scheduler(ABC):
 
     def _check(self, cohort: Cohort, clients: tuple[ClientId, ...], m: int) -> None:
         """Refuse a choice that breaks the contract, before an engine trains by it."""
-        name = f"{type(self).__name__}.choose"
+        name = f"{type(self).__name__}._select"
         if not isinstance(cohort, Cohort):
             raise ValueError(f"{name} must return a Cohort, got {type(cohort).__name__}")
         chosen = cohort.clients
@@ -265,22 +270,22 @@ class Scheduler(ABC):
         if not all(0.0 < weight < math.inf for weight in cohort.weights):
             raise ValueError(f"{name} must return positive weights, got {cohort.weights}")
         if self.fixed_size and len(chosen) != min(m, len(clients)):
-            room = self.rules.places(clients, m).left
+            room = self.constraints.places(clients, m).left
             if len(chosen) != room:
                 raise ValueError(
                     f"{name} must return {room} clients, got {len(chosen)}; a scheduler of "
                     "cohorts of any size sets fixed_size = False"
                 )
-        if self.rules:
+        if self.constraints:
             self._check_rules(name, distinct, clients)
 
     def _check_rules(self, name: str, chosen: set[ClientId], clients: tuple[ClientId, ...]) -> None:
         """Refuse a choice that leaves out a required client or goes over a cap."""
-        for client in self.rules.required:
+        for client in self.constraints.required:
             if client in self._present(clients) and client not in chosen:
                 raise ValueError(f"{name} must take {client!r}, which is required; see self.take")
-        for group, count in Counter(map(self.rules.group, chosen)).items():
-            cap = self.rules.cap(group)
+        for group, count in Counter(map(self.constraints.group, chosen)).items():
+            cap = self.constraints.cap(group)
             if cap is not None and count > cap:
                 raise ValueError(
                     f"{name} must take at most {cap} of group {group!r}, took {count}; "
@@ -310,10 +315,14 @@ class Scheduler(ABC):
         return clients
 
 
-def _check_round(round: int) -> int:
-    if isinstance(round, bool) or not isinstance(round, (int, np.integer)) or round < 0:
-        raise ValueError(f"round must be a whole number >= 0, got {round!r}")
-    return int(round)
+def _check_round(server_round: int) -> int:
+    if (
+        isinstance(server_round, bool)
+        or not isinstance(server_round, (int, np.integer))
+        or server_round < 0
+    ):
+        raise ValueError(f"server_round must be a whole number >= 0, got {server_round!r}")
+    return int(server_round)
 
 
 def _check_places(m: int) -> int:

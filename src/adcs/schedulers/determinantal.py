@@ -8,22 +8,23 @@ from typing import Any
 
 import numpy as np
 
+from adcs._types import ClientId, Float64Array, FloatArray
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import greedy_map_features, greedy_map_trusted
-from adcs.dpp.kernel import Float64Array, FloatArray, check_theta, similarity, unit_rows
-from adcs.dpp.scoring import Scoring
+from adcs.dpp.kernel import check_theta, similarity, unit_rows
 from adcs.dpp.selection import Selection
-from adcs.schedulers.snapshot import Picked, SnapshotScheduler
-from adcs.signals.quality import (
+from adcs.dpp.tolerances import Scoring
+from adcs.reports.quality import (
     Quality,
     Scale,
     check_gamma,
     check_quality,
     effective_scale,
+    has_quality,
     qualities,
-    tells,
 )
-from adcs.signals.report import ClientId, ClientReport
+from adcs.reports.report import ClientReport
+from adcs.schedulers.snapshot import Picked, SnapshotScheduler
 
 GRAM_LIMIT = 2000
 """Up to this many clients the similarity is kept as a matrix; beyond, it is computed as needed."""
@@ -37,7 +38,7 @@ class DeterminantalScheduler(SnapshotScheduler):
     theta
         Weight of quality against diversity, in [0, 1].
     quality, gamma, scale
-        The quality score: see `adcs.signals.quality.qualities`.
+        The quality score: see `adcs.reports.quality.qualities`.
     **common
         `refresh_every`, `sketch`: see `SnapshotScheduler`; and `Scheduler`'s.
     """
@@ -68,13 +69,13 @@ class DeterminantalScheduler(SnapshotScheduler):
         """Return whether the report brings an update and all that the quality needs."""
         if report is None or not super().knows(report):
             return False
-        return not self._uses_quality or tells(report, self.quality, self.gamma)
+        return not self._uses_quality or has_quality(report, self.quality, self.gamma)
 
     def kernel(self, known: list[ClientId]) -> tuple[FloatArray, Float64Array | None]:
         """Return the unit updates of these clients and, unless they are many, C."""
-        key = (self.known.version, known)
+        key = (self.reports.version, known)
         if self._kernel is None or self._kernel[0] != key:
-            unit = unit_rows(self.known.vectors(known))
+            unit = unit_rows(self.reports.vectors(known))
             gram = similarity(unit) if len(known) <= GRAM_LIMIT else None
             self._kernel = (key, unit, gram)
         return self._kernel[1], self._kernel[2]
@@ -92,10 +93,12 @@ class DeterminantalScheduler(SnapshotScheduler):
         """Return the quality scores q of these clients, compared with each other."""
         if not self._uses_quality:
             return np.zeros(len(known))
-        reports = [self.known[client] for client in known]
+        reports = [self.reports[client] for client in known]
         return qualities(reports, self.quality, gamma=self.gamma, scale=self.scale)
 
-    def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
+    def _select_known(
+        self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
+    ) -> Picked:
         """Take the greedy MAP of the kernel."""
         unit, gram = self.kernel(known)
         q = self.scores(known)
@@ -132,7 +135,7 @@ class DeterminantalScheduler(SnapshotScheduler):
 
     def oldest(self, known: list[ClientId]) -> int:
         """Return the round of the oldest report among these clients'."""
-        return min(int(self.known[client].round) for client in known)
+        return min(int(self.reports[client].server_round) for client in known)
 
 
 def finite(value: float) -> float | None:

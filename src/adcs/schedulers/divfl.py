@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from adcs._types import ClientId
 from adcs.dpp.constraints import Constraints
-from adcs.dpp.facility import facility_location, pairwise_distances
+from adcs.dpp.facility_location import facility_location, pairwise_distances
+from adcs.reports.sketch import Sketcher
 from adcs.schedulers.snapshot import Picked, SnapshotScheduler
-from adcs.signals.report import ClientId
-from adcs.signals.sketch import Sketcher
 
 
 class DivFL(SnapshotScheduler):
@@ -29,7 +29,7 @@ class DivFL(SnapshotScheduler):
 
     Examples
     --------
-    >>> from adcs.signals.report import ClientReport
+    >>> from adcs.reports.report import ClientReport
     >>> scheduler = DivFL(by_cluster=True)
     >>> updates = {1: [1.0, 0.0], 2: [1.1, 0.0], 3: [0.9, 0.0], 4: [0.0, 5.0]}
     >>> scheduler.observe(0, [ClientReport(c, 0, update=updates[c]) for c in updates], "probe")
@@ -49,9 +49,11 @@ class DivFL(SnapshotScheduler):
         super().__init__(refresh_every=refresh_every, sketch=sketch, **common)
         self.by_cluster = by_cluster
 
-    def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
+    def _select_known(
+        self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
+    ) -> Picked:
         """Cover the known clients' updates."""
-        distances = pairwise_distances(self.known.vectors(known))
+        distances = pairwise_distances(self.reports.vectors(known))
         result = facility_location(distances, m, constraints=constraints)
         chosen = [known[i] for i in result.indices]
         weights = None

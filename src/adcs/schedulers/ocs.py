@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from adcs.dpp.kernel import Float64Array
+from adcs._types import ClientId, Float64Array
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
-from adcs.schedulers.draws import include, refuse_caps, sizes
 from adcs.schedulers.ranking import ranked_cohort
-from adcs.signals.report import ClientId
+from adcs.schedulers.sampling import bernoulli_cohort, example_counts, refuse_caps
 
 
 class OCS(Scheduler):
@@ -31,14 +30,14 @@ class OCS(Scheduler):
 
     Examples
     --------
-    >>> from adcs.signals.report import ClientReport
+    >>> from adcs.reports.report import ClientReport
     >>> scheduler = OCS()
     >>> scheduler.observe(0, [ClientReport(c, 0, norm=c) for c in (1, 2, 3)], "probe")
     >>> scheduler.select(0, (1, 2, 3), 2).clients
     (3, 2)
     """
 
-    remembers = frozenset[Source]({"enrolment", "probe"})
+    observed_sources = frozenset[Source]({"enrolment", "probe"})
 
     def __init__(self, *, independent: bool = False, by_size: bool = False, **common: Any) -> None:
         super().__init__(**common)
@@ -50,21 +49,21 @@ class OCS(Scheduler):
         if independent:
             refuse_caps(self)
 
-    def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+    def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Ask everyone for the norm of its update."""
         return Request(clients, frozenset({"norm"}))
 
-    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+    def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Rank the norms of this round, or draw by them."""
         if not self.independent:
-            return ranked_cohort(self, round, clients, m, "length")
-        told, lengths = self.known.told("length", round, clients)
+            return ranked_cohort(self, server_round, clients, m, "update_norm")
+        told, lengths = self.reports.fresh_values("update_norm", server_round, clients)
         norms = dict(zip(told, lengths.tolist(), strict=True))
         mean = float(np.mean(lengths)) if told else 1.0
         u = np.array([norms.get(client, mean) for client in clients])
         if self.by_size:
-            u *= sizes(self.known, clients)
-        return include(self, round, clients, optimal_probabilities(u, m))
+            u *= example_counts(self.reports, clients)
+        return bernoulli_cohort(self, server_round, clients, optimal_probabilities(u, m))
 
 
 def optimal_probabilities(norms: Float64Array, m: int) -> Float64Array:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from adcs._types import ClientId
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
-from adcs.schedulers.draws import race, sizes
 from adcs.schedulers.ranking import ranked_cohort
-from adcs.signals.report import ClientId
+from adcs.schedulers.sampling import example_counts, weighted_permutation
 
 
 class PowerOfChoice(Scheduler):
@@ -26,7 +26,7 @@ class PowerOfChoice(Scheduler):
 
     Examples
     --------
-    >>> from adcs.signals.report import ClientReport
+    >>> from adcs.reports.report import ClientReport
     >>> scheduler = PowerOfChoice()
     >>> asked = scheduler.request(0, ["a", "b", "c"], 2).clients
     >>> losses = {"a": 0.3, "b": 1.9, "c": 1.1}
@@ -35,7 +35,7 @@ class PowerOfChoice(Scheduler):
     ('b', 'c')
     """
 
-    remembers = frozenset[Source]({"enrolment", "probe"})
+    observed_sources = frozenset[Source]({"enrolment", "probe"})
 
     def __init__(self, *, candidates: int | None = None, **common: Any) -> None:
         super().__init__(**common)
@@ -43,15 +43,17 @@ class PowerOfChoice(Scheduler):
             raise ValueError(f"candidates must be a whole number >= 1 or None, got {candidates!r}")
         self.candidates = candidates
 
-    def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+    def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Ask the candidates for their loss."""
         if self.candidates is not None and self.candidates < len(clients):
             # At least m, or there would be no choice but a draw among those not asked.
             count = max(self.candidates, min(m, len(clients)))
-            order = race(self.rng(round, purpose=1), sizes(self.known, clients))
+            order = weighted_permutation(
+                self.rng(server_round, purpose=1), example_counts(self.reports, clients)
+            )
             clients = tuple(clients[i] for i in sorted(order[:count]))
         return Request(clients, frozenset({"loss"}))
 
-    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+    def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Rank the losses of this round."""
-        return ranked_cohort(self, round, clients, m, "loss")
+        return ranked_cohort(self, server_round, clients, m, "loss")

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
+from adcs._types import ClientId
 from adcs.dpp.kernel import FLOAT32_PRECISION, quality_precision
+from adcs.reports.quality import tie_groups
 from adcs.schedulers.base import Cohort, Scheduler
-from adcs.signals.quality import tie_groups
-from adcs.signals.report import ClientId
 
 
 def ranked_cohort(
-    scheduler: Scheduler, round: int, clients: tuple[ClientId, ...], m: int, number: str
+    scheduler: Scheduler, server_round: int, clients: tuple[ClientId, ...], m: int, number: str
 ) -> Cohort:
     """Return the m clients that told the highest numbers this round, then a seeded draw.
 
     The draw is among those that told none. Numbers that differ by rounding only tie, and ties go
     to the smaller client id.
     """
-    told, numbers = scheduler.known.told(number, round, clients)
+    told, numbers = scheduler.reports.fresh_values(number, server_round, clients)
     scores = dict(zip(told, numbers.tolist(), strict=True))
     ranked = [told[i] for i in descending(numbers)]
     silent = [client for client in clients if client not in scores]
-    if (silent and len(ranked) < m) or scheduler.rules:
-        silent = [silent[i] for i in scheduler.rng(round).permutation(len(silent))]
+    if (silent and len(ranked) < m) or scheduler.constraints:
+        silent = [silent[i] for i in scheduler.rng(server_round).permutation(len(silent))]
     chosen = scheduler.take([*ranked, *silent], m)
     return Cohort.of(
         chosen,

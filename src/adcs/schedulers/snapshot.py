@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from adcs._types import ClientId
 from adcs.dpp.constraints import Constraints
+from adcs.reports.report import ClientReport
+from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Cohort, Request, Scheduler, Signal, Source
-from adcs.schedulers.draws import round_at_random
-from adcs.schedulers.places import Places
-from adcs.signals.report import ClientId, ClientReport
-from adcs.signals.sketch import Sketcher
+from adcs.schedulers.constraints import CohortBuilder
+from adcs.schedulers.sampling import stochastic_round
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class SnapshotScheduler(Scheduler):
         `seed`, `groups`, `caps`, `required`: see `Scheduler`.
     """
 
-    remembers = frozenset[Source]({"enrolment", "probe"})
+    observed_sources = frozenset[Source]({"enrolment", "probe"})
     signals: frozenset[Signal] = frozenset({"update"})
 
     def __init__(
@@ -61,31 +62,31 @@ class SnapshotScheduler(Scheduler):
         self.sketch = sketch
         self._last: tuple[Any, Cohort] | None = None
 
-    def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+    def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Ask everyone when the snapshot is due, or when there is none."""
-        due = self.refresh_every is not None and round % self.refresh_every == 0
-        if due or self.known.width is None:
+        due = self.refresh_every is not None and server_round % self.refresh_every == 0
+        if due or self.reports.width is None:
             return Request(clients, self.signals, self.sketch)
         return Request()
 
-    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+    def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Pick among the known, draw among the unknown."""
         # More often than not nothing has changed since the last round.
-        key = (self.known.version, clients, m)
+        key = (self.reports.version, clients, m)
         if self._last is not None and self._last[0] == key:
             return self._last[1]
-        known = self.familiar(clients)
-        places = self.rules.places(clients, m)
+        known = self.known_clients(clients)
+        places = self.constraints.places(clients, m)
         drawn: list[ClientId] = []
         queue: list[ClientId] = []
         if len(known) < len(clients):
-            rng = self.rng(round)
+            rng = self.rng(server_round)
             familiar = set(known)
             unknown = [client for client in clients if client not in familiar]
             queue = [unknown[i] for i in rng.permutation(len(unknown))]
-            share = round_at_random(places.left * len(unknown) / len(clients), rng)
+            share = stochastic_round(places.left * len(unknown) / len(clients), rng)
             drawn = self._draw(places, queue, share)
-        picked = self._pick(round, known, places)
+        picked = self._pick(server_round, known, places)
         for client in picked.clients:
             places.admit(client)
         drawn += places.fill(queue)
@@ -100,7 +101,7 @@ class SnapshotScheduler(Scheduler):
         self._last = (key, cohort) if self.repeats and not queue else None
         return cohort
 
-    def _draw(self, places: Places, queue: list[ClientId], share: int) -> list[ClientId]:
+    def _draw(self, places: CohortBuilder, queue: list[ClientId], share: int) -> list[ClientId]:
         # Required clients take their places first, whether known or not.
         strangers = set(queue)
         drawn = [c for c in places.required if c in strangers and places.admit(c)]
@@ -109,26 +110,26 @@ class SnapshotScheduler(Scheduler):
             if len(drawn) >= share or places.left <= len(reserved):
                 break
             # A group's last places belong to its required clients.
-            group = self.rules.group(client)
-            held = sum(self.rules.group(c) == group for c in reserved)
+            group = self.constraints.group(client)
+            held = sum(self.constraints.group(c) == group for c in reserved)
             if places.room_in(group, held + 1) > held and places.admit(client):
                 drawn.append(client)
         return drawn
 
-    def _pick(self, round: int, known: list[ClientId], places: Places) -> Picked:
+    def _pick(self, server_round: int, known: list[ClientId], places: CohortBuilder) -> Picked:
         count = min(places.left, places.room(known))
         if count == 0:
             return Picked([])
         constraints = Constraints()
-        if self.rules:
-            labels = [self.rules.group(client) for client in known]
+        if self.constraints:
+            labels = [self.constraints.group(client) for client in known]
             index = {client: i for i, client in enumerate(known)}
             constraints = Constraints(
                 required=[index[client] for client in places.required if client in index],
                 groups=labels,
                 caps={label: places.room_in(label, len(known)) for label in labels},
             )
-        return self.pick(round, known, count, constraints)
+        return self._select_known(server_round, known, count, constraints)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state."""
@@ -139,12 +140,14 @@ class SnapshotScheduler(Scheduler):
     """Whether the same snapshot, clients and m give the same picks in every round."""
 
     @abstractmethod
-    def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
+    def _select_known(
+        self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
+    ) -> Picked:
         """Pick m of the known clients; constraints are on positions in that list."""
 
-    def familiar(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
+    def known_clients(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
         """Return those of the clients whose evidence is enough to be picked by."""
-        return [client for client in clients if self.knows(self.known.get(client))]
+        return [client for client in clients if self.knows(self.reports.get(client))]
 
     def knows(self, report: ClientReport | None) -> bool:
         """Return whether a client's evidence is enough to be picked by."""

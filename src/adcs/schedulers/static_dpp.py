@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from adcs._types import ClientId
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.kernel import similarity
 from adcs.dpp.sampling import sample_mdpp
+from adcs.reports.quality import Quality, Scale
+from adcs.reports.sketch import Sketcher
 from adcs.schedulers.determinantal import DeterminantalScheduler
 from adcs.schedulers.snapshot import Picked
-from adcs.signals.quality import Quality, Scale
-from adcs.signals.report import ClientId
-from adcs.signals.sketch import Sketcher
 
 
 class StaticDPP(DeterminantalScheduler):
@@ -34,7 +34,7 @@ class StaticDPP(DeterminantalScheduler):
 
     Examples
     --------
-    >>> from adcs.signals.report import ClientReport
+    >>> from adcs.reports.report import ClientReport
     >>> scheduler = StaticDPP()
     >>> updates = {1: [1.0, 0.0], 2: [1.0, 0.1], 3: [0.0, 1.0]}
     >>> scheduler.observe(0, [ClientReport(c, 0, update=updates[c]) for c in updates], "probe")
@@ -57,14 +57,16 @@ class StaticDPP(DeterminantalScheduler):
         )
         if sample and theta == 1.0:
             raise ValueError("sample needs theta below 1: at 1 there is no distribution")
-        if sample and self.rules:
+        if sample and self.constraints:
             raise ValueError("sample goes without caps and required clients")
         self.sample = sample
-        self.repeats = self.takes_rules = not sample
+        self.repeats = self.supports_constraints = not sample
 
-    def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
+    def _select_known(
+        self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
+    ) -> Picked:
         """Take the mode of the kernel, or a sample."""
-        mode = super().pick(round, known, m, constraints)
+        mode = super()._select_known(server_round, known, m, constraints)
         if not self.sample or mode.diagnostics["rank"] < m:
             return mode
         unit, gram = self.kernel(known)
@@ -74,7 +76,7 @@ class StaticDPP(DeterminantalScheduler):
                 m,
                 quality=self.scores(known),
                 theta=self.theta,
-                rng=self.rng(round, purpose=1),
+                rng=self.rng(server_round, purpose=1),
             )
         except ValueError:  # quality so far apart that the distribution is all but its mode
             return mode

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 
 from adcs import metrics
-from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
-from adcs.runs import Ledger
+from adcs._types import Float64Array, FloatArray, IndexArray
+from adcs.reports.sketch import Sketch, Sketcher
+from adcs.reports.table import ReportTable
+from adcs.run_folder import Ledger
 from adcs.schedulers.base import Request, Scheduler
-from adcs.signals.sketch import Sketch, Sketcher
-from adcs.signals.table import ReportTable
+from adcs.simulation.costs import NUMBER_BYTES, RoundCosts
 from adcs.simulation.federation import Federation
-from adcs.simulation.ledger import NUMBER_BYTES, RoundBill
+from adcs.simulation.local_training import Chosen, FullBatch, ManySteps, OneStep, Work
 from adcs.simulation.models import Model, widened
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.training import Run, Training
-from adcs.simulation.work import Chosen, FullBatch, ManySteps, OneStep, Work
 
 PER_CLIENT_LIMIT = 1000
 """With more clients than this, records leave out lists with an entry for each client."""
@@ -72,7 +72,7 @@ class Simulation:
         self.training = training
         self.network = network or Network(NetworkSettings(spread=0.0), n, seed)
         self.seed = seed
-        self.round = 0
+        self.server_round = 0
         self.runs = [
             Run(name, scheduler, Ledger(), np.zeros(n, dtype=np.intp))
             for name, scheduler in schedulers.items()
@@ -90,14 +90,14 @@ class Simulation:
 
     def step(self, *, measured: bool = False) -> list[dict[str, Any]]:
         """Run one round; return, if it is to be measured, each run's selection bias and more."""
-        round, m = self.round, self.training.m
-        available = self.network.available(round)
+        server_round, m = self.server_round, self.training.m
+        available = self.network.available(server_round)
         work = self._work()
         bills = [self._bill(run) for run in self.runs]
         probes = []
         needed = []
         for i, run in enumerate(self.runs):
-            request = run.scheduler.request(round, available, m)
+            request = run.scheduler.request(server_round, available, m)
             if request.clients:
                 asked = np.array(request.clients, dtype=np.intp)
                 answered = self._in_time(asked, partial(bills[i].probe_seconds, request))
@@ -115,11 +115,11 @@ class Simulation:
         for i, request, asked, answered in probes:
             bills[i].probe(request, asked, answered)
             scheduler = self.runs[i].scheduler
-            scheduler.observe(round, self._answers(work, i, request, answered), "probe")
+            scheduler.observe(server_round, self._answers(work, i, request, answered), "probe")
             self._select(self.runs[i], available)
         measures = self._measures(work) if measured else []
         self._train(work, bills)
-        self.round += 1
+        self.server_round += 1
         return measures
 
     def _work(self) -> Work:
@@ -127,13 +127,13 @@ class Simulation:
         if training.local == "full":
             return FullBatch(federation, self.model, self.ws)
         if training.steps == 1:
-            return OneStep(federation, self._wide, self.ws, self.round)
+            return OneStep(federation, self._wide, self.ws, self.server_round)
         return ManySteps(
-            federation, self._wide, self.ws, self.round, steps=training.steps, lr=training.lr
+            federation, self._wide, self.ws, self.server_round, steps=training.steps, lr=training.lr
         )
 
-    def _bill(self, run: Run) -> RoundBill:
-        return RoundBill(run.ledger, self.model.size, self.training.steps, self.network)
+    def _bill(self, run: Run) -> RoundCosts:
+        return RoundCosts(run.ledger, self.model.size, self.training.steps, self.network)
 
     def _in_time(
         self, clients: IndexArray, seconds: Callable[[IndexArray], Float64Array]
@@ -141,13 +141,16 @@ class Simulation:
         """Return the clients that neither fail nor miss the deadline."""
         settings = self.network.settings
         if settings.dropout > 0.0:
-            clients = clients[~self.network.fails(self.round, clients)]
+            clients = clients[~self.network.fails(self.server_round, clients)]
         if settings.deadline is not None:
             clients = clients[seconds(clients) <= settings.deadline]
         return clients
 
     def _select(self, run: Run, available: tuple[int, ...]) -> None:
-        last, run.cohort = run.cohort, run.scheduler.select(self.round, available, self.training.m)
+        last, run.cohort = (
+            run.cohort,
+            run.scheduler.select(self.server_round, available, self.training.m),
+        )
         # A scheduler that keeps its cohort for some rounds gives the same tuples.
         if run.cohort.clients is not last.clients or run.cohort.weights is not last.weights:
             run.chosen = np.array(run.cohort.clients, dtype=np.intp)
@@ -179,14 +182,14 @@ class Simulation:
         examples, compute, traffic = self._facts
         return ReportTable(
             tuple(clients.tolist()),
-            self.round,
+            self.server_round,
             **signals,
             examples=examples.take(clients),
             compute_seconds=compute.take(clients),
             communication_seconds=traffic.take(clients),
         )
 
-    def _train(self, work: Work, bills: list[RoundBill]) -> None:
+    def _train(self, work: Work, bills: list[RoundCosts]) -> None:
         chosen: Chosen = []
         for run, bill in zip(self.runs, bills, strict=True):
             arrived = self._in_time(run.chosen, bill.training_seconds)
@@ -198,12 +201,12 @@ class Simulation:
             work.prepare(np.concatenate(arrivals))
             update = work.aggregate(chosen)
         for i, run in enumerate(self.runs):
-            if "training" in run.scheduler.remembers:
+            if "training" in run.scheduler.observed_sources:
                 request = Request(
                     run.cohort.clients, frozenset({"loss", "update"}), run.scheduler.sketch
                 )
                 answers = self._answers(work, i, request, chosen[i][0])
-                run.scheduler.observe(self.round, answers, "training")
+                run.scheduler.observe(self.server_round, answers, "training")
         if update is None:
             return
         rate = self.training.lr if self.training.server_lr is None else self.training.server_lr
@@ -253,7 +256,7 @@ class Simulation:
             record: dict[str, Any] = {
                 "scheduler": run.name,
                 "seed": self.seed,
-                "round": self.round,
+                "server_round": self.server_round,
                 **metrics.summary(accuracy),
                 "test_loss": float(losses.mean()),
                 "jain": metrics.jain(run.counts),
@@ -273,7 +276,7 @@ class Simulation:
     def state(self) -> dict[str, Any]:
         """Return all that is needed to go on."""
         return {
-            "round": self.round,
+            "server_round": self.server_round,
             "ws": self.ws,
             "runs": [
                 {
@@ -291,7 +294,7 @@ class Simulation:
         names = [saved["name"] for saved in state["runs"]]
         if names != [run.name for run in self.runs]:
             raise ValueError(f"the state is of {names}, not of {[run.name for run in self.runs]}")
-        self.round = int(state["round"])
+        self.server_round = int(state["server_round"])
         self.ws = np.array(state["ws"])
         for run, saved in zip(self.runs, state["runs"], strict=True):
             run.scheduler.restore(saved["scheduler"])

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
-from adcs.signals.hashing import GOLDEN, hashes, mix
-from adcs.simulation.data import Dataset
+from adcs._hashing import GOLDEN, hashes, mix
+from adcs._types import Float64Array, FloatArray, IndexArray
+from adcs.simulation.datasets.registry import Dataset
 from adcs.simulation.models import Labels, Model, widened
 from adcs.simulation.partition import Partition
 
@@ -72,18 +72,18 @@ class Federation:
         """The group of each client, where the partition has groups."""
         return None if self.partition.groups is None else np.asarray(self.partition.groups)
 
-    def examples(self, round: int, clients: IndexArray, steps: int = 1) -> IndexArray:
+    def examples(self, server_round: int, clients: IndexArray, steps: int = 1) -> IndexArray:
         """Return the training examples of the clients' mini-batches: k x (steps * batch)."""
         chosen: IndexArray
         if self.sizes.size * self.batch_size * steps <= FEW_EXAMPLES:
-            start = round - round % AHEAD
+            start = server_round - server_round % AHEAD
             if self._ahead.get(steps, (-1,))[0] != start:
                 everyone = np.arange(self.sizes.size)
                 drawn = self._drawn(np.arange(start, start + AHEAD), everyone, steps)
                 self._ahead[steps] = (start, drawn)
-            chosen = self._ahead[steps][1][round - start].take(clients, axis=0)
+            chosen = self._ahead[steps][1][server_round - start].take(clients, axis=0)
         else:
-            chosen = self._drawn(np.array([round]), clients, steps)[0]
+            chosen = self._drawn(np.array([server_round]), clients, steps)[0]
         return chosen
 
     def _drawn(self, rounds: IndexArray, clients: IndexArray, steps: int) -> IndexArray:
@@ -98,9 +98,11 @@ class Federation:
         chosen: IndexArray = self._order[self._start[clients][:, None] + within.astype(np.intp)]
         return chosen
 
-    def batches(self, round: int, clients: IndexArray, steps: int = 1) -> tuple[FloatArray, Labels]:
+    def batches(
+        self, server_round: int, clients: IndexArray, steps: int = 1
+    ) -> tuple[FloatArray, Labels]:
         """Return the clients' mini-batches: x is k x (steps * batch) x features."""
-        index = self.examples(round, clients, steps)
+        index = self.examples(server_round, clients, steps)
         x = self.features(self.dataset.x_train, index.ravel())
         return x.reshape(*index.shape, -1), self.dataset.y_train.take(index)
 

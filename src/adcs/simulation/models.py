@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from adcs.dpp.kernel import FloatArray, IndexArray
+from adcs._types import FloatArray, IndexArray
 
 SAFE_LOGIT = 60.0
 """Exponentials of logits within this are safe in float32, and their sums have room to spare."""

@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtri
 
-from adcs.dpp.kernel import Float64Array, IndexArray
-from adcs.signals.hashing import uniforms
+from adcs._hashing import uniforms
+from adcs._types import Float64Array, IndexArray
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Network:
     Examples
     --------
     >>> network = Network(NetworkSettings(availability=0.5), clients=1000, seed=0)
-    >>> 400 < len(network.available(round=7)) < 600
+    >>> 400 < len(network.available(server_round=7)) < 600
     True
     """
 
@@ -105,25 +105,27 @@ class Network:
         spread: Float64Array = np.exp(self.settings.spread * normal)
         return spread
 
-    def available(self, round: int) -> tuple[int, ...]:
+    def available(self, server_round: int) -> tuple[int, ...]:
         """Return the clients that are there in a round."""
         if self.settings.availability >= 1.0:
             return self._everyone
         clients = np.arange(self._n)
         phase = (uniforms(self._seed, 12, clients) * self.settings.spell).astype(np.intp)
-        spell = (round + phase) // self.settings.spell
+        spell = (server_round + phase) // self.settings.spell
         there = uniforms(self._seed, 13, clients, spell) < self.settings.availability
         key = there.tobytes()
         if self._present[0] != key:
             self._present = (key, tuple(np.flatnonzero(there).tolist()))
         return self._present[1]
 
-    def fails(self, round: int, clients: IndexArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def fails(
+        self, server_round: int, clients: IndexArray
+    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Return which clients do not answer in a round."""
         if self.settings.dropout == 0.0:
             return np.zeros(clients.size, dtype=bool)
         failed: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-            uniforms(self._seed, 14, round, clients) < self.settings.dropout
+            uniforms(self._seed, 14, server_round, clients) < self.settings.dropout
         )
         return failed
 

@@ -9,9 +9,9 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from adcs.dpp.kernel import Float64Array, IndexArray
-from adcs.simulation.dataset import Dataset
-from adcs.simulation.names import hint
+from adcs._types import Float64Array, IndexArray
+from adcs._validation import did_you_mean
+from adcs.simulation.datasets.dataset import Dataset
 
 Rng = np.random.Generator
 
@@ -31,7 +31,7 @@ class Partition:
 
     Examples
     --------
-    >>> from adcs.simulation.dataset import from_arrays
+    >>> from adcs.simulation.datasets.dataset import from_arrays
     >>> data = from_arrays(np.eye(4), [0, 1, 0, 1], np.eye(4), [0, 1, 0, 1])
     >>> partition = by_class(data, 2, seed=0)
     >>> len(partition), partition.groups, partition.train[1], partition.test[1]
@@ -74,7 +74,7 @@ def make_partition(
 
     Examples
     --------
-    >>> from adcs.simulation.synthetic import synthetic
+    >>> from adcs.simulation.datasets.synthetic import synthetic
     >>> len(make_partition(synthetic(), "dirichlet", 20, alpha=0.3, seed=0))
     20
     """
@@ -105,7 +105,7 @@ def _named(kind: str) -> str:
     """Return the name of a kind as `KINDS` has it."""
     name = kind.lower().replace("_", "-")
     if name not in KINDS:
-        raise ValueError(f"{kind!r} is no kind of partition; {hint(name, KINDS)}")
+        raise ValueError(f"{kind!r} is no kind of partition; {did_you_mean(name, KINDS)}")
     return name
 
 
@@ -131,7 +131,7 @@ def by_class(
 
     Examples
     --------
-    >>> from adcs.simulation.synthetic import synthetic
+    >>> from adcs.simulation.datasets.synthetic import synthetic
     >>> partition = by_class(synthetic(4), 8, seed=0)
     >>> partition.groups, partition.train[0].size, partition.test[0].size
     (array([0, 0, 1, 1, 2, 2, 3, 3]), 100, 50)
@@ -190,7 +190,7 @@ def iid(dataset: Dataset, clients: int, *, sizes: str = "balanced", seed: int) -
 
     Examples
     --------
-    >>> from adcs.simulation.synthetic import synthetic
+    >>> from adcs.simulation.datasets.synthetic import synthetic
     >>> [part.size for part in iid(synthetic(4, per_cluster=5), 3, seed=0).train]
     [7, 7, 6]
     """
@@ -232,7 +232,7 @@ def dirichlet(
 
     Examples
     --------
-    >>> from adcs.simulation.synthetic import synthetic
+    >>> from adcs.simulation.datasets.synthetic import synthetic
     >>> data = synthetic(4)
     >>> partition = dirichlet(data, 10, 0.01, seed=0)
     >>> sum(part.size for part in partition.train)
@@ -284,7 +284,7 @@ def shards(dataset: Dataset, clients: int, *, per_client: int = 2, seed: int) ->
 
     Examples
     --------
-    >>> from adcs.simulation.synthetic import synthetic
+    >>> from adcs.simulation.datasets.synthetic import synthetic
     >>> data = synthetic(4)
     >>> partition = shards(data, 2, per_client=1, seed=0)
     >>> [np.unique(data.y_train[part]).tolist() for part in partition.train]

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from adcs.dpp.kernel import Float64Array, IndexArray
-from adcs.runs import Ledger
+from adcs._types import Float64Array, IndexArray
+from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Scheduler
 
 

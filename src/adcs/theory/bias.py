@@ -19,7 +19,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adcs.dpp.kernel import Float64Array, check_m
+from adcs._types import Float64Array
+from adcs.dpp.kernel import check_m
 from adcs.metrics import selection_bias
 from adcs.theory.gram import as_weights, cohort_shares, gram_matrix
 

@@ -25,16 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from adcs._types import Float64Array, IndexArray
 from adcs.dpp.greedy import greedy_map
-from adcs.dpp.kernel import (
-    Float64Array,
-    IndexArray,
-    as_quality,
-    as_similarity,
-    check_m,
-    check_theta,
-    objective,
-)
+from adcs.dpp.kernel import as_quality, as_similarity, check_m, check_theta, objective
 from adcs.theory.relaxation import relaxed_optimum
 
 _ROUNDING = 1e-9

@@ -7,7 +7,8 @@ from numpy.typing import ArrayLike
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from adcs.dpp.kernel import IndexArray, check_m
+from adcs._types import IndexArray
+from adcs.dpp.kernel import check_m
 from adcs.theory.gram import cosines, gram_matrix
 
 

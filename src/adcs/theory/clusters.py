@@ -30,8 +30,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
+from adcs._types import Float64Array, IndexArray
 from adcs.dpp.exact import exact_map
-from adcs.dpp.kernel import Float64Array, IndexArray, alpha, as_quality, as_rows, check_m, row_norms
+from adcs.dpp.kernel import alpha, as_quality, as_rows, check_m, row_norms
 from adcs.metrics import selection_bias
 from adcs.theory.clustering import find_clusters
 from adcs.theory.gram import as_weights, cohort_shares, cosines, gram_matrix, quadratic

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adcs.dpp.kernel import Float64Array, as_rows
+from adcs._types import Float64Array
+from adcs.dpp.kernel import as_rows
 
 
 def gram_matrix(updates: ArrayLike | None = None, gram: ArrayLike | None = None) -> Float64Array:

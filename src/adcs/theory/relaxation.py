@@ -19,7 +19,8 @@ import math
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from adcs.dpp.kernel import Float64Array, combine, log_det
+from adcs._types import Float64Array
+from adcs.dpp.kernel import combine, log_det
 
 _STEPS = 30
 _CONDITION = 1e-9  # smallest to largest eigenvalue from which an inverse is trusted

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from adcs.dpp.kernel import Float64Array
-from adcs.runs import RunFolder
+from adcs._types import Float64Array
+from adcs.run_folder import RunFolder
 from adcs.theory.bias import share_bound
 from adcs.theory.clustering import find_clusters
 from adcs.theory.clusters import ClusterCheck, check_clusters
@@ -105,7 +105,7 @@ def analyse(
     >>> config = {"m": 1, "lr": 0.1, "rounds": 1, "schedulers": {"Uniform": "Uniform"}}
     >>> folder = RunFolder.create(tempfile.mkdtemp() + "/run", config)
     >>> with folder.writer("task") as lines:
-    ...     lines.append({"scheduler": "Uniform", "seed": 0, "round": 0, "bias": 0.5**0.5,
+    ...     lines.append({"scheduler": "Uniform", "seed": 0, "server_round": 0, "bias": 0.5**0.5,
     ...                   "gradient_norm": 0.5**0.5, "cohort_weights": [1.0, 0.0],
     ...                   "gram": [1.0, 0.0, 1.0], "batch_losses": [1.0, 2.0]})
     >>> row = analyse(folder, groups=["a", "b"]).schedulers[0]
@@ -139,7 +139,7 @@ def analyse(
         try:
             rounds.append(_round(record, gram, labels, known.get(record["scheduler"], Policy())))
         except ValueError as error:
-            raise ValueError(f"{_name(record)}, round {record['round']}: {error}") from error
+            raise ValueError(f"{_name(record)}, round {record['server_round']}: {error}") from error
     found = dict.fromkeys(row["scheduler"] for row in rounds)
     # In the config's order; passes over the data deal schedulers out in turn.
     names = sorted(found, key=lambda name: list(specs).index(name) if name in specs else len(specs))
@@ -201,7 +201,7 @@ def _rounds_done(records: Sequence[Row], names: Sequence[str]) -> dict[str, int]
     for record in records:
         if record["scheduler"] in last:
             of = last[record["scheduler"]]
-            done = int(record["round"]) + bool(record.get("gram"))
+            done = int(record["server_round"]) + bool(record.get("gram"))
             of[record["seed"]] = max(done, of.get(record["seed"], 0))
     return {name: min(of.values()) for name, of in last.items()}
 
@@ -225,15 +225,19 @@ def _diverged(records: list[Row]) -> list[str]:
     """Return a note on records that cannot be used, if there are any."""
     first: dict[str, int] = {}
     for record in records:
-        first.setdefault(_name(record), int(record["round"]))
-    where = "; ".join(f"{name}, from round {round:,} on" for name, round in first.items())
+        first.setdefault(_name(record), int(record["server_round"]))
+    where = "; ".join(
+        f"{name}, from round {server_round:,} on" for name, server_round in first.items()
+    )
     return [f"Rounds whose updates are not finite are left out: {where}."] if first else []
 
 
 def _round(record: Row, gram: Float64Array, labels: Sequence[Any] | None, policy: Policy) -> Row:
     shares = np.array(record["cohort_weights"], dtype=np.float64)
     chosen = np.flatnonzero(shares)
-    row: Row = {key: record[key] for key in ("scheduler", "seed", "round", "bias", "gradient_norm")}
+    row: Row = {
+        key: record[key] for key in ("scheduler", "seed", "server_round", "bias", "gradient_norm")
+    }
     row["general"] = share_bound(gram, shares)
     row.update(centred=None, theorem1=None, masses=None, clusters=None)
     row.update(mu=None, r=None, kappa=None, failed=())
@@ -304,7 +308,7 @@ def _convergence(
             # The sum of E gradients has E times the variance of one.
             sigma = max(batch_noise(gram, labels) for *_, gram in rounds) / math.sqrt(steps)
     moment = max(largest_norm(gram=gram) for *_, gram in rounds) / steps
-    start = [float(np.mean(r["batch_losses"])) for r, row, _ in rounds if row["round"] == 0]
+    start = [float(np.mean(r["batch_losses"])) for r, row, _ in rounds if row["server_round"] == 0]
     row: Row = {
         "scheduler": name,
         "L": smoothness,

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
+from adcs._types import ClientId, Float64Array, FloatArray, IndexArray
+from adcs.reports.report import ClientReport
 from adcs.schedulers.base import Source
-from adcs.schedulers.beliefs import Beliefs, tame
-from adcs.schedulers.live import CLIP, LiveADCS
+from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
+from adcs.schedulers.live_adcs.scheduler import MAX_QUALITY, LiveADCS
 from adcs.schedulers.power_of_choice import PowerOfChoice
-from adcs.signals.report import ClientId, ClientReport
 
 
 class NoReuse(LiveADCS):
     """Training replies are ignored: all that is known comes from probes within the budget."""
 
-    remembers = frozenset[Source]({"enrolment", "probe"})
+    observed_sources = frozenset[Source]({"enrolment", "probe"})
 
 
 class RawQuality(LiveADCS):
@@ -27,7 +27,7 @@ class RawQuality(LiveADCS):
 
     def scores(self, known: list[ClientId]) -> Float64Array:
         """Return the believed losses."""
-        return self.beliefs.loss[self._places(known)]
+        return self.loss_tracker.loss[self._places(known)]
 
 
 class NoUncertainty(LiveADCS):
@@ -35,9 +35,9 @@ class NoUncertainty(LiveADCS):
 
     def scores(self, known: list[ClientId]) -> Float64Array:
         """Return the believed losses in deviations over clients."""
-        losses = tame(self.beliefs.loss[self._places(known)])
+        losses = clip_outliers(self.loss_tracker.loss[self._places(known)])
         q = (losses - losses.mean()) / (losses.std() or 1.0)
-        return np.asarray(np.clip(q, -CLIP, CLIP))
+        return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))
 
 
 class NoPrediction(LiveADCS):
@@ -52,12 +52,12 @@ class NoSmoothing(LiveADCS):
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)  # type: ignore[arg-type]
-        self.beliefs = _Credulous()
+        self.loss_tracker = _Credulous()
 
 
-class _Credulous(Beliefs):
-    def _correct(self, clients: IndexArray, losses: Float64Array, round: int) -> None:
-        super()._correct(clients, losses, round)
+class _Credulous(LossTracker):
+    def _correct(self, clients: IndexArray, losses: Float64Array, server_round: int) -> None:
+        super()._correct(clients, losses, server_round)
         self.loss[clients] = losses
 
 
@@ -89,18 +89,22 @@ class OtherBatch(PowerOfChoice):
         super().__init__(**settings)
         self._held: list[ClientReport] = []
 
-    def learn(self, round: int, reports: Sequence[ClientReport], source: Source) -> None:
+    def _observe(self, server_round: int, reports: Sequence[ClientReport], source: Source) -> None:
         """Remember the reports of the round before, and keep these for the next."""
         if source != "probe":
-            super().learn(round, reports, source)
+            super()._observe(server_round, reports, source)
             return
         # Told as of this round, or they would not be ranked by.
-        super().learn(round, [replace(r, round=round) for r in self._held or reports], source)
+        super()._observe(
+            server_round,
+            [replace(r, server_round=server_round) for r in self._held or reports],
+            source,
+        )
         self._held = list(reports)
 
     def state(self) -> dict[str, Any]:
         """Return all that was learned."""
-        held = [[report.client, report.round, report.loss] for report in self._held]
+        held = [[report.client, report.server_round, report.loss] for report in self._held]
         return {**super().state(), "held": held}
 
     def restore(self, state: Mapping[str, Any]) -> None:

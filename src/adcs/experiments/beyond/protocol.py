@@ -18,10 +18,10 @@ from typing import Any
 
 from adcs.experiments import wording
 from adcs.experiments.config import Experiment, from_dict
-from adcs.experiments.plots import Dots, dot_figure
+from adcs.experiments.figures import Dots, dot_figure
 from adcs.experiments.reproduce import Plan, alone, quick_look
-from adcs.experiments.tables import Estimate, Record, curves, estimate, paired
-from adcs.runs import write_atomically
+from adcs.experiments.statistics import Estimate, Record, curves, estimate, paired
+from adcs.run_folder import write_atomically
 
 OURS = "LiveADCS"
 ABLATION = "ablation-"
@@ -159,7 +159,7 @@ def judge(title: str, seen: bool, experiment: Experiment, records: Sequence[Reco
     rivals = [label for label in labels if label in protocol()["rivals"]]
     best = max(rivals, key=lambda label: float(worst[label].mean()))
     training = experiment.m * experiment.rounds
-    final = [record for record in records if record["round"] == experiment.rounds]
+    final = [record for record in records if record["server_round"] == experiment.rounds]
 
     def work(label: str) -> float:
         mine = [record for record in final if record["scheduler"] == label]

@@ -1,0 +1,79 @@
+"""One call for people who have a loop already."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from adcs._types import IndexArray
+from adcs.dpp.constraints import Constraints
+from adcs.dpp.greedy import greedy_map_features
+from adcs.reports.report import Update, flatten
+
+
+def select(
+    updates: ArrayLike | Sequence[Update],
+    m: int,
+    *,
+    quality: ArrayLike | None = None,
+    theta: float = 0.8,
+    candidates: ArrayLike | None = None,
+    required: Sequence[int] = (),
+    groups: Sequence[Hashable] | None = None,
+    caps: int | Mapping[Hashable, int] | None = None,
+) -> IndexArray:
+    """Return the indices of m clients that are good and diverse, in the order picked.
+
+    Parameters
+    ----------
+    updates
+        One update for each client: an N x d array, or a sequence of vectors or of lists of layer
+        arrays.
+    m
+        How many clients to choose.
+    quality
+        One score for each client, a loss for example; larger is better to choose. None counts
+        all the same.
+    theta
+        Weight of quality against diversity: 0 is diversity alone, 1 takes the m best scores.
+    candidates
+        Indices of the clients that may be chosen; None means all.
+    required
+        Indices of clients that must be in.
+    groups, caps
+        One group label for each client, and how many of a group may be in: a number, or a
+        mapping from label to number.
+
+    Examples
+    --------
+    Clients 0 and 1 pull the same way; with equal scores one of them is enough.
+
+    >>> updates = [[1.0, 0.0, 0.1], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.1, -1.0]]
+    >>> select(updates, m=3, quality=[1.0, 1.0, 1.0, 1.0])
+    array([0, 2, 3])
+
+    Raises
+    ------
+    ValueError
+        For updates that are not finite, have no direction or mixed lengths; m outside 1 to N;
+        theta outside [0, 1]; and constraints that cannot be met. The message names the value.
+    """
+    # A data frame or a tensor is an array; only without one, rows are looked at one by one.
+    updates = np.asarray(updates) if hasattr(updates, "__array__") else _rows(updates)
+    return greedy_map_features(
+        updates,
+        m,
+        quality=quality,
+        theta=theta,
+        constraints=Constraints(candidates, required, groups, caps),
+        name="updates",
+    ).indices
+
+
+def _rows(updates: ArrayLike | Sequence[Update]) -> ArrayLike:
+    try:
+        return [flatten(update) for update in updates]  # type: ignore[union-attr]
+    except (TypeError, ValueError):
+        return updates  # type: ignore[return-value]

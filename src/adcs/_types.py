@@ -1,0 +1,15 @@
+"""Types that the whole package shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.floating[Any]]
+Float64Array = NDArray[np.float64]
+IndexArray = NDArray[np.intp]
+
+ClientId = int | str
+"""A client's name, opaque: ints and strings."""

@@ -1,0 +1,131 @@
+"""The run folder of a federation, and going on after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import FedAvg
+
+import adcs
+from adcs import Sketcher
+from adcs.flower import Scheduled
+from adcs.run_folder import RunFolder
+
+SKETCH = Sketcher(size=64)
+
+
+def make(folder: Path | None, **options: Any) -> Scheduled:
+    scheduler = adcs.ADCS(**{"refresh_every": 4, "sketch": SKETCH, "seed": 1, **options})
+    return Scheduled(FedAvg(), scheduler, clients_per_round=2, folder=folder)
+
+
+def test_the_folder_tells_the_run(toy: Any, tmp_path: Path) -> None:
+    run = toy.start(make(tmp_path / "run"), toy.grid(), 3)
+    folder = RunFolder.open(tmp_path / "run")
+    assert folder.config["engine"] == "flower"
+    assert folder.config["strategy"] == "FedAvg"
+    assert folder.config["scheduler"]["name"] == "ADCS"
+    assert folder.config["scheduler"]["theta"] == 0.8
+    lines = list(folder.records())
+    assert [line["server_round"] for line in lines] == [1, 2, 3]
+    assert {(line["scheduler"], line["seed"]) for line in lines} == {("ADCS", 1)}
+    first, last = lines[0], lines[-1]
+    assert first["asked"] == first["answered"] == [0, 1, 2, 3, 4, 5]
+    assert lines[1]["asked"] == []
+    assert first["chosen"] == list(run.notes[0].cohort.clients)
+    assert [client for client, _ in first["diagnostics"]["gains"]] == first["chosen"]
+    assert last["clients"] == [0, 1, 2, 3, 4, 5]
+    counts = [sum(c in note.trained for note in run.notes) for c in range(6)]
+    assert last["counts"] == counts
+    assert last["updates"] == 6 + 2 * 3
+    assert last["extra_updates"] == 6
+    assert last["bytes_down"] > last["bytes_up"] > first["bytes_up"] > 0
+    accuracy = 1.0 / (1.0 + np.arange(6))
+    assert last["accuracy"] == accuracy.tolist()
+    assert last["worst"] == accuracy.min()
+    assert last["average"] == pytest.approx(accuracy.mean())
+    assert last["evaluation"]["eval_loss"]["worst"] >= last["test_loss"]
+
+
+def test_faults_are_in_the_record(toy: Any, tmp_path: Path) -> None:
+    grid = toy.grid()
+    grid.nodes[1].app = toy.plain_app
+    grid.nodes[2].tamper = lambda reply: None
+    strategy = make(tmp_path / "run")
+    toy.start(strategy, grid, 1, timeout=30.0)
+    [line] = RunFolder.open(tmp_path / "run").records()
+    assert line["owing"] == [f"node:{grid.nodes[2].node_id}"]
+    assert line["without_mod"] == [f"node:{grid.nodes[1].node_id}"]
+
+
+def test_a_restarted_server_goes_on_with_its_kernel(toy: Any, tmp_path: Path) -> None:
+    """Cohorts, records and model are those of a run that was never stopped."""
+    whole = toy.start(make(tmp_path / "whole"), toy.grid(), 7)
+
+    grid, cohorts = toy.grid(), []
+    arrays: ArrayRecord = toy.initial()
+    for rounds in (3, 2, 2):
+        # A new process: a new strategy and a new scheduler; the model was saved by the user.
+        strategy = make(tmp_path / "parts")
+        close = strategy._recorder.close
+        strategy._recorder.close = lambda note, clients, close=close: (
+            cohorts.append(note.cohort.clients),
+            close(note, clients),
+        )
+        arrays = strategy.start(grid, arrays, num_rounds=rounds).arrays
+    assert strategy.rounds_done == 7
+    assert cohorts == [note.cohort.clients for note in whole.notes]
+    np.testing.assert_array_equal(arrays["w"].numpy(), whole.w)
+    one = list(RunFolder.open(tmp_path / "whole").records())
+    other = list(RunFolder.open(tmp_path / "parts").records())
+    for line in (*one, *other):
+        line.pop("schedule_seconds")
+    assert other == one
+
+
+def test_handlers_see_the_rounds_count_on(toy: Any, tmp_path: Path) -> None:
+    for _ in range(2):
+        toy.start(make(tmp_path / "run"), toy.grid(), 2)
+    assert sorted({server_round for _, server_round in toy.trained}) == [1, 2, 3, 4]
+
+
+def test_lines_of_a_round_that_was_not_finished_are_cut_off(toy: Any, tmp_path: Path) -> None:
+    toy.start(make(tmp_path / "run"), toy.grid(), 2)
+    with (tmp_path / "run" / "records" / "flower.jsonl").open("a") as file:
+        file.write('{"scheduler": "ADCS", "seed": 1, "round": 3}\n{"sched')
+    toy.start(make(tmp_path / "run"), toy.grid(), 1)
+    lines = list(RunFolder.open(tmp_path / "run").records())
+    assert [line["server_round"] for line in lines] == [1, 2, 3]
+    assert "chosen" in lines[2]
+
+
+def test_a_round_that_was_not_finished_is_done_again(toy: Any, tmp_path: Path) -> None:
+    strategy = make(tmp_path / "run")
+    grid = toy.grid()
+    toy.start(strategy, grid, 1)
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    strategy.strategy.aggregate_train = killed  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        strategy.start(grid, toy.initial(), num_rounds=1)
+    assert make(tmp_path / "run").rounds_done == 1
+
+
+def test_a_folder_of_another_scheduler_is_refused(toy: Any, tmp_path: Path) -> None:
+    toy.start(make(tmp_path / "run"), toy.grid(), 1)
+    with pytest.raises(ValueError, match="choose another folder"):
+        make(tmp_path / "run", theta=0.5)
+    with pytest.raises(ValueError, match="holds a run of"):
+        Scheduled(FedAvg(), adcs.Uniform(), clients_per_round=2, folder=tmp_path / "run")
+
+
+def test_nothing_is_written_without_a_folder(toy: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    toy.start(make(None), toy.grid(), 1)
+    assert list(tmp_path.iterdir()) == []

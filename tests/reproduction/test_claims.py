@@ -1,0 +1,309 @@
+"""Claims judged, figures drawn, the plan of a reproduction: on records made up for it."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adcs.experiments import claims
+from adcs.experiments.config import Experiment
+from adcs.experiments.figures import line_figure
+from adcs.experiments.outputs import equal_time, make_section
+from adcs.experiments.report import panel, setting, warnings
+from adcs.experiments.reproduce import (
+    Plan,
+    chosen_outputs,
+    declared,
+    outputs,
+    paper_experiment,
+)
+from adcs.experiments.statistics import Estimate
+from adcs.run_folder import RunFolder
+
+PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
+WORST = {
+    "Uniform": 0.42,
+    "PowerOfChoice": 0.52,
+    "OCS": 0.50,
+    "DivFL": 0.55,
+    "StaticDPP": 0.26,
+    "ADCS": 0.60,
+    "DPP-Norm": 0.5,
+}
+
+
+def records(
+    values: dict[str, float], seeds: int = 3, rounds: int = 20000, **more: Any
+) -> list[dict[str, Any]]:
+    """A flat curve for each label, seeds 0.01 apart, and a ledger by the paper's formula."""
+    found = []
+    for label, worst in values.items():
+        for seed in range(seeds):
+            for done in range(0, rounds + 1, rounds // 20):
+                found.append(
+                    {
+                        "scheduler": label,
+                        "seed": seed,
+                        "server_round": done,
+                        "worst": worst + 0.01 * seed,
+                        "worst20": worst,
+                        "average": 0.79,
+                        "std": 0.1,
+                        "tv": 0.1,
+                        "jain": 1.0,
+                        "updates": 18 * done + 12 * -(-done // 20) * (label == "ADCS"),
+                        "bytes_up": done,
+                        "bytes_down": done,
+                        "seconds": float(done),
+                        **more,
+                    }
+                )
+    return found
+
+
+def verdicts(found: list[claims.Claim]) -> dict[str, str]:
+    return {claim.text: claim.verdict for claim in found}
+
+
+def test_figure_1_holds_on_numbers_like_the_papers() -> None:
+    labels = list(outputs()["figure-1"].schedulers)
+    found = claims.judge_methods(records(WORST), paper_experiment("methods", {}), labels)
+    assert set(verdicts(found).values()) == {"holds"}
+    assert len(found) == 5 + 1 + 3 + 1 + 1
+    assert "3.33 %" in found[-1].numbers
+    assert "372,000" in found[-1].numbers
+
+
+def test_figure_1_does_not_hold_when_another_is_better() -> None:
+    labels = list(outputs()["figure-1"].schedulers)
+    lines = records({**WORST, "OCS": 0.7, "StaticDPP": 0.5})
+    found = verdicts(claims.judge_methods(lines, paper_experiment("methods", {}), labels))
+    assert found["ADCS has a higher worst accuracy than OCS"] == "does not hold"
+    assert found["ADCS has a higher worst accuracy than DivFL"] == "holds"
+    assert found["StaticDPP has the lowest worst accuracy"] == "does not hold"
+
+
+def test_one_seed_decides_no_difference() -> None:
+    labels = list(outputs()["figure-1"].schedulers)
+    lines = records(WORST, seeds=1)
+    found = verdicts(claims.judge_methods(lines, paper_experiment("methods", {}), labels))
+    assert found["ADCS has a higher worst accuracy than OCS"] == "undecided"
+
+
+def test_an_interval_that_includes_zero_does_not_hold() -> None:
+    claim = claims.above("A beats B", Estimate(0.02, 0.03, 5))
+    assert claim.verdict == "does not hold"
+    assert "includes zero" in claim.numbers
+    assert "the other way round" in claims.above("A beats B", Estimate(-0.1, 0.03, 5)).numbers
+
+
+def test_a_ledger_off_by_one_is_seen() -> None:
+    lines = records(WORST)
+    for line in lines:
+        if line["scheduler"] == "ADCS" and line["server_round"] == 20000 and line["seed"] == 1:
+            line["updates"] += 1
+    assert claims.judge_work(lines, Experiment()).verdict == "does not hold"
+
+
+def test_theta_and_refresh() -> None:
+    theta = {"Uniform": 0.42, "θ = 0": 0.3, "θ = 0.2": 0.36, "θ = 0.5": 0.5, "θ = 0.8": 0.6}
+    first, second, third = claims.judge_theta(records(theta), list(theta))
+    assert (first.verdict, second.verdict) == ("holds", "holds")
+    assert "θ = 0.8" in second.text
+    assert third.verdict == "does not hold"  # The averages are equal.
+    r = {"R = 1": 0.59, "R = 5": 0.60, "R = 20": 0.58, "R = 500": 0.35, "R = 2000": 0.3}
+    found = [claim.verdict for claim in claims.judge_refresh(records(r), list(r))]
+    assert found == ["holds", "holds", "does not hold", "holds", "does not hold"]
+    far = claims.judge_refresh(records({**r, "R = 5": 0.65}), list(r))[0]
+    assert far.verdict == "does not hold"
+    assert "0.070" in far.numbers
+
+
+def test_bias() -> None:
+    lines = records({"Uniform": 0.1, "θ = 0": 0.2, "θ = 0.2": 0.4, "θ = 0.5": 0.3})
+    for line in lines:
+        line["bias"] = line["worst20"] * (1.0 if line["server_round"] < 10000 else 0.5)
+    bounded, pattern = claims.judge_bias(lines, ["Uniform", "θ = 0", "θ = 0.2", "θ = 0.5"])
+    assert (bounded.verdict, pattern.verdict) == ("holds", "holds")
+    lines[-1]["bias"] = 9.0
+    grown, _ = claims.judge_bias(lines, ["Uniform", "θ = 0", "θ = 0.2", "θ = 0.5"])
+    assert grown.verdict == "does not hold"
+
+
+def test_figure_files_hold_what_the_records_say(tmp_path: Path) -> None:
+    section = make_section(
+        outputs()["figure-1"], paper_experiment("methods", {}), records(WORST), {}, tmp_path
+    )
+    assert [path.suffix for path in section.files] == [".pdf", ".png", ".csv"]
+    assert all(path.stat().st_size > 0 for path in section.files)
+    with section.files[-1].open() as file:
+        rows = list(csv.DictReader(file))
+    last = [r for r in rows if r["line"] == "ADCS" and r["panel"].startswith("worst test")][-1]
+    assert (float(last["round"]), float(last["mean"])) == (20000.0, 0.61)
+    # Seeds are 0.01 apart: half the interval is 4.302653 * 0.01 / sqrt(3).
+    assert float(last["high"]) == pytest.approx(0.61 + 0.0248414, abs=1e-5)
+    assert "**holds**" in section.markdown()
+    assert "Curves are means over 5 seeds, shades their 95 %" in section.markdown()
+    assert f"({tmp_path.name}/figure-1.png)" in section.markdown()
+
+
+@pytest.mark.parametrize(
+    ("against", "scale", "column", "last"),
+    [
+        ("bytes", 1.0, "traffic_up_and_down_MB", 0.04),
+        ("bytes", 1e6, "traffic_up_and_down_GB", 40.0),
+        ("seconds", 0.1, "virtual_time_seconds", 2000.0),
+        ("seconds", 3.6, "virtual_time_hours", 20.0),
+    ],
+)
+def test_figure_files_name_the_unit(
+    against: str, scale: float, column: str, last: float, tmp_path: Path
+) -> None:
+    lines = records({"A": 0.5})
+    for line in lines:
+        line.update({key: scale * line[key] for key in ("bytes_up", "bytes_down", "seconds")})
+    files = line_figure(tmp_path / "a", "title", [panel(lines, "worst", against, ["A"])])
+    with files[-1].open() as file:
+        rows = list(csv.DictReader(file))
+    assert float(rows[-1][column]) == pytest.approx(last)
+
+
+def test_table_1_flags_what_is_far_off(tmp_path: Path) -> None:
+    paper = declared("table-1")
+    lines = []
+    for label, ratios in paper["ratios"].items():
+        moved = np.array(ratios)
+        if label == "OCS":
+            moved[:2] += [0.02, -0.02]
+        lines += records({label: 0.5}, group_ratios=moved.tolist())
+    experiment = paper_experiment("methods", {})
+    section = make_section(outputs()["table-1"], experiment, lines, paper, tmp_path)
+    found = {claim.text.split()[0]: claim.verdict for claim in section.claims}
+    assert found.pop("OCS") == "does not hold"
+    assert found == dict.fromkeys(["Uniform", "DPP-Norm", "PowerOfChoice", "ADCS"], "holds")
+    assert "**0.1457**" in section.text
+    assert section.text.count("**") // 2 == 3 + 1  # two ratios, the TV, and the word "Bold"
+
+
+def test_the_papers_rows_are_distributions_with_the_papers_tv() -> None:
+    paper = declared("table-1")
+    for label, ratios in paper["ratios"].items():
+        assert sum(ratios) == pytest.approx(1.0, abs=0.002)
+        if label in paper["tv"]:
+            tv = 0.5 * np.abs(np.array(ratios) - 0.1).sum()
+            assert tv == pytest.approx(paper["tv"][label], abs=2e-4)
+
+
+def test_kernels_are_drawn(tmp_path: Path) -> None:
+    experiment = paper_experiment("kernels", {"data": "digits"})
+    lines = []
+    for scale, done in ((1.0, 0), (0.1, 10000)):
+        lines += [
+            {
+                "scheduler": label,
+                "seed": 0,
+                "server_round": done,
+                "gram": np.eye(10)[np.triu_indices(10)].tolist(),
+                "batch_losses": [2.3 * scale] * 10,
+            }
+            for label in experiment.schedulers
+        ]
+    section = make_section(outputs()["kernels"], experiment, lines, {}, tmp_path)
+    with section.files[-1].open() as file:
+        rows = list(csv.DictReader(file))
+    first = next(row for row in rows if row["row"] == "DPP-Loss")
+    assert float(first["entry"]) == pytest.approx(np.exp(2 * 0.75 * 2.3), rel=1e-5)
+    # Norms stay at one here, so that kernel does not change, and the claim is about both.
+    assert section.claims[0].verdict == "does not hold"
+
+
+def test_equal_time() -> None:
+    lines = records({"slow": 0.5, "fast": 0.4}, seeds=1)
+    for line in lines:
+        if line["scheduler"] == "slow":
+            line["seconds"] *= 2
+            line["worst"] = line["server_round"] / 20000
+    text = equal_time(lines, ["slow", "fast"])
+    assert "| slow | 10,000 | 0.475 | 0.790 |" in text  # evaluations 9,000 and 10,000
+    assert "| fast | 20,000 | 0.400 | 0.790 |" in text
+
+
+def test_outputs_share_runs() -> None:
+    assert chosen_outputs(["table-1", "figure-1"]) == ["figure-1", "table-1"]
+    plan = Plan(Path("nowhere"), tuple(chosen_outputs(["all"])), {})
+    assert plan.runs() == ["methods", "theta", "refresh", "communication", "kernels"]
+    for run in plan.runs():
+        assert paper_experiment(run, {}).rounds == 20000
+
+
+def test_a_folder_of_reproductions_keeps_its_settings(tmp_path: Path) -> None:
+    Plan.start(tmp_path / "a", ["figure-1"], {"rounds": 100})
+    with pytest.raises(FileExistsError, match="already holds"):
+        Plan.start(tmp_path / "a", ["figure-1"], {})
+    with pytest.raises(ValueError, match="was started with rounds 100, not 200"):
+        Plan.resume(tmp_path / "a", ["figure-1"], {"rounds": 200})
+    more = Plan.resume(tmp_path / "a", ["kernels"], {})
+    assert (more.names, more.overrides) == (("figure-1", "kernels"), {"rounds": 100})
+    with pytest.raises(FileNotFoundError, match="not a folder of reproductions"):
+        Plan.resume(tmp_path, ["figure-1"], {})
+
+
+def test_runs_of_other_settings_are_not_taken_for_ours(tmp_path: Path) -> None:
+    digits = {"data": "digits", "rounds": 20}
+    Plan.start(tmp_path / "a", ["kernels"], digits).open("kernels")
+    (tmp_path / "a" / "reproduce.json").write_text("{}")
+    with pytest.raises(ValueError, match="does not say what is reproduced; delete it"):
+        Plan.resume(tmp_path / "a", ["kernels"], {})
+    (tmp_path / "a" / "reproduce.json").unlink()
+    again = Plan.start(tmp_path / "a", ["kernels"], {**digits, "rounds": 40})
+    with pytest.raises(ValueError, match="is a run with rounds 20, not 40"):
+        again.open("kernels")
+
+
+def test_the_setting_names_what_is_not_the_default() -> None:
+    assert setting(paper_experiment("methods", {})) in PAGE.read_text()
+    said = setting(
+        Experiment(
+            partition="dirichlet",
+            partition_settings={"alpha": 0.1, "sizes": "skewed"},
+            network={"availability": 0.8, "deadline": 30},
+            weights="size",
+            server_lr=0.5,
+            dtype="float64",
+            paper_literal_weights=True,
+        )
+    )
+    assert "partition dirichlet (alpha = 0.1, sizes = skewed), N = 30" in said
+    assert "lr 0.001, server lr 0.5; clients weighed by their number of examples; " in said
+    assert "divided twice, as in the paper's text; in float64; network with avail" in said
+    assert said.endswith("availability = 0.8, deadline = 30; seed 0.")
+
+
+@pytest.mark.parametrize(("updates", "named"), [(60, False), (59, True), (10, True)])
+def test_a_run_in_which_hardly_anybody_trained(updates: int, named: bool, tmp_path: Path) -> None:
+    experiment = Experiment(m=12, rounds=10, schedulers={"U": "Uniform", "A": "ADCS"})
+    folder = RunFolder.create(tmp_path / "run", experiment.as_dict())
+    with folder.writer("task") as lines:
+        for label, count in (("A", updates), ("U", 120)):
+            for done in (0, 10):
+                # Ten probes besides, which nobody trained on.
+                ledger = {"updates": (count + 10) * done // 10, "extra_updates": done}
+                lines.append({"scheduler": label, "seed": 0, "server_round": done, **ledger})
+    found = warnings(folder, experiment)
+    assert len(found) == named
+    if named:
+        assert f"fewer than half came in for A ({100 * updates / 120:.0f} %)." in found[0]
+
+
+def test_bands_of_accuracies_stay_among_accuracies() -> None:
+    records = [
+        {"scheduler": "A", "seed": seed, "server_round": 0, "worst": value, "bias": value}
+        for seed, value in enumerate([0.0, 0.0, 0.9])
+    ]
+    band = panel(records, "worst", "server_round", ["A"]).lines["A"]
+    assert (band.low, band.high) == (0.0, 1.0)
+    assert panel(records, "bias", "server_round", ["A"]).lines["A"].high > 1.0
