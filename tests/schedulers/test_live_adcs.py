@@ -16,9 +16,7 @@ import adcs
 from adcs._serialization import pack, unpack
 from adcs.dpp.kernel import alpha, similarity, unit_rows
 from adcs.reports.report import ClientReport
-from adcs.schedulers.live_adcs import kernel as live_kernel
-from adcs.schedulers.live_adcs.kernel import LiveKernel
-from adcs.schedulers.live_adcs.loss_tracker import LossTracker
+from adcs.schedulers.live_adcs import LiveKernel, LossTracker
 from adcs.testing import Crowd
 
 # LossTracker.
@@ -92,32 +90,27 @@ def test_a_lie_does_not_spoil_what_is_known_of_noise() -> None:
     limit=st.sampled_from([3, 2000]),
 )
 def test_row_by_row_is_the_kernel_rebuilt(batches: list[list[int]], limit: int) -> None:
-    kept = live_kernel.GRAM_LIMIT
-    live_kernel.GRAM_LIMIT = limit
-    try:
-        rng = np.random.default_rng(len(batches))
-        kernel = LiveKernel()
-        latest: dict[int, Any] = {}
-        place: dict[int, int] = {}
-        for batch in batches:
-            clients = [place.setdefault(client, len(place)) for client in batch]
-            rows = rng.normal(size=(len(clients), 9))
-            norms = np.linalg.norm(rows, axis=1)
-            kernel.put(np.array(clients), unit_rows(rows), norms)
-            latest.update(zip(clients, rows, strict=True))
-        table = np.array([latest[c] for c in range(len(latest))])
-        everyone = np.arange(len(latest))
-        np.testing.assert_allclose(kernel.products(everyone), table @ table.T, atol=1e-12)
-        found = kernel.cosines(everyone)
-        if len(latest) > limit:
-            assert found is None
-        else:
-            assert found is not None
-            np.testing.assert_allclose(found, similarity(unit_rows(table)), atol=1e-12)
-            assert (found == found.T).all()
-            assert (found.diagonal() == 1.0).all()
-    finally:
-        live_kernel.GRAM_LIMIT = kept
+    rng = np.random.default_rng(len(batches))
+    kernel = LiveKernel(gram_limit=limit)
+    latest: dict[int, Any] = {}
+    row: dict[int, int] = {}
+    for batch in batches:
+        rows = [row.setdefault(client, len(row)) for client in batch]
+        updates = rng.normal(size=(len(rows), 9))
+        norms = np.linalg.norm(updates, axis=1)
+        kernel.update(np.array(rows), unit_rows(updates), norms)
+        latest.update(zip(rows, updates, strict=True))
+    table = np.array([latest[c] for c in range(len(latest))])
+    everyone = np.arange(len(latest))
+    np.testing.assert_allclose(kernel.inner_products(everyone), table @ table.T, atol=1e-12)
+    found = kernel.similarity(everyone)
+    if len(latest) > limit:
+        assert found is None
+    else:
+        assert found is not None
+        np.testing.assert_allclose(found, similarity(unit_rows(table)), atol=1e-12)
+        assert (found == found.T).all()
+        assert (found.diagonal() == 1.0).all()
 
 
 # The scheduler.
@@ -199,11 +192,12 @@ def test_a_late_reply_does_not_replace_a_newer_one() -> None:
     crowd = Crowd(range(8))
     scheduler = adcs.LiveADCS()
     rounds_of(scheduler, crowd, 6, 3)
-    client = int(np.argmax(scheduler.loss_tracker.heard))
-    heard, losses = scheduler.loss_tracker.heard.copy(), scheduler.loss_tracker.loss.copy()
+    client = int(np.argmax(scheduler.loss_tracker.reported_at))
+    reported_at = scheduler.loss_tracker.reported_at.copy()
+    losses = scheduler.loss_tracker.loss.copy()
     late = replace(crowd.report(1, client), loss=77.0)
     scheduler.observe(7, [late], "training")
-    np.testing.assert_array_equal(scheduler.loss_tracker.heard, heard)
+    np.testing.assert_array_equal(scheduler.loss_tracker.reported_at, reported_at)
     np.testing.assert_array_equal(scheduler.loss_tracker.loss, losses)
 
 
@@ -301,9 +295,9 @@ def test_weights_turn_the_step_towards_everybodys() -> None:
         request = scheduler.request(server_round, range(18), 6)
         scheduler.observe(server_round, crowd.answer(server_round, request), "probe")
         cohort = scheduler.select(server_round, range(18), 6)
-        known = list(range(18))
-        share = np.exp(alpha(scheduler.theta) * scheduler.scores(known))
-        gram = scheduler.live.products(np.arange(18))
+        assert scheduler.dpp is not None
+        share = np.exp(alpha(scheduler.theta) * scheduler.dpp.quality)
+        gram = scheduler.kernel.inner_products(np.arange(18))
         target = share / share.sum()
 
         def cosine(weights: Any, gram: Any = gram, target: Any = target) -> float:
@@ -374,7 +368,9 @@ def test_one_liar_does_not_blind_it(lie: dict[str, float]) -> None:
         scheduler.observe(server_round, [told[c] for c in request.clients], "probe")
         cohort = scheduler.select(server_round, range(12), 4)
         scheduler.observe(server_round, [told[c] for c in cohort.clients], "training")
-    scores = scheduler.scores(list(range(12)))
+    scheduler.select(60, range(12), 4)
+    assert scheduler.dpp is not None
+    scores = scheduler.dpp.quality
     assert np.isfinite(scores).all()
     honest = np.delete(scores, 7)
     assert honest.std() > 0.3

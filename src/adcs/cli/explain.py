@@ -16,7 +16,7 @@ from adcs.experiments.folders import experiment_of
 from adcs.experiments.replay import replay
 from adcs.experiments.specs import make_scheduler
 from adcs.run_folder import RunFolder
-from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.schedulers.client_dpp import Determinantal
 from adcs.schedulers.static_dpp import StaticDPP
 
 
@@ -91,7 +91,7 @@ def _label(experiment: Experiment, wanted: str | None) -> str:
 
     def rank(label: str) -> int:
         made = make_scheduler(experiment.schedulers[label], seed=0)
-        return 2 * (not isinstance(made, DeterminantalScheduler)) + isinstance(made, StaticDPP)
+        return 2 * (not isinstance(made, Determinantal)) + isinstance(made, StaticDPP)
 
     return min(labels, key=rank)
 

@@ -22,7 +22,8 @@ from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.runner import Progress, one_thread_each, same_data
 from adcs.experiments.scheduler_errors import blaming
 from adcs.schedulers.base import Cohort, Scheduler
-from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.schedulers.client_dpp import Determinantal
+from adcs.schedulers.live_adcs import LiveADCS
 from adcs.schedulers.snapshot import SnapshotScheduler
 
 
@@ -90,23 +91,19 @@ def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) ->
     diagnostics, required = cohort.diagnostics, scheduler.constraints.required
     blind = Choice(cohort, here, required=required)
     if blind.drawn:
-        known = scheduler.known_clients(here) if isinstance(scheduler, SnapshotScheduler) else []
-        return replace(blind, known=tuple(known))
-    if isinstance(scheduler, DeterminantalScheduler) and "gains" in diagnostics:
-        known = scheduler.known_clients(here)
-        unit, gram = scheduler.kernel(known)
-        place = {client: i for i, client in enumerate(known)}
-        rows = [place[client] for client, _ in diagnostics["gains"]]
-        c = similarity(unit) if gram is None else gram
-        q = np.array(scheduler.scores(known))
-        # Choosing may have changed what is believed of the chosen, and of nobody else: what they
-        # were chosen by is in the cohort.
-        for client, quality in diagnostics.get("quality", ()):
-            q[place[client]] = quality
+        if isinstance(scheduler, (SnapshotScheduler, LiveADCS)):
+            return replace(blind, known=tuple(scheduler.known_clients(here)))
+        return blind
+    dpp = scheduler.dpp if isinstance(scheduler, Determinantal) else None
+    if dpp is not None and "gains" in diagnostics:
+        row = {client: i for i, client in enumerate(dpp.clients)}
+        rows = [row[client] for client, _ in diagnostics["gains"]]
+        c = similarity(dpp.directions) if dpp.similarity is None else dpp.similarity
         sure = (*required, *diagnostics.get("waited", ()))
-        given = [place[client] for client in sure if client in place]
-        found = explain(c, rows, q, scheduler.theta, scheduler.scoring(unit, q), given=given)
-        return Choice(cohort, here, scheduler.theta, tuple(known), found, required=required)
+        given = [row[client] for client in sure if client in row]
+        found = explain(c, rows, dpp.quality, dpp.scoring.theta, dpp.scoring, given=given)
+        known = tuple(dpp.clients)
+        return Choice(cohort, here, dpp.scoring.theta, known, found, required=required)
     if "scores" in diagnostics:
         name, scores = _ranking(scheduler, here, dict(diagnostics["scores"]))
         return Choice(cohort, here, scores=scores, ranked_by=name, required=required)

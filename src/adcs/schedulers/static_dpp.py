@@ -10,8 +10,8 @@ from adcs.dpp.kernel import similarity
 from adcs.dpp.sampling import sample_mdpp
 from adcs.reports.quality import Quality, Scale
 from adcs.reports.sketch import Sketcher
+from adcs.schedulers.base import Cohort
 from adcs.schedulers.determinantal import DeterminantalScheduler
-from adcs.schedulers.snapshot import Picked
 
 
 class StaticDPP(DeterminantalScheduler):
@@ -64,20 +64,22 @@ class StaticDPP(DeterminantalScheduler):
 
     def _select_known(
         self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
-    ) -> Picked:
-        """Take the mode of the kernel, or a sample."""
+    ) -> Cohort:
+        """Return the mode of the DPP, or a sample."""
         mode = super()._select_known(server_round, known, m, constraints)
-        if not self.sample or mode.diagnostics["rank"] < m:
+        rank = mode.diagnostics["rank"]
+        if not self.sample or rank < m:
             return mode
-        unit, gram = self.kernel(known)
+        assert self.dpp is not None
+        gram = self.dpp.similarity
         try:
             chosen = sample_mdpp(
-                similarity(unit) if gram is None else gram,
+                similarity(self.dpp.directions) if gram is None else gram,
                 m,
-                quality=self.scores(known),
+                quality=self.dpp.quality,
                 theta=self.theta,
                 rng=self.rng(server_round, purpose=1),
             )
         except ValueError:  # quality so far apart that the distribution is all but its mode
             return mode
-        return Picked([known[i] for i in chosen], diagnostics={"rank": mode.diagnostics["rank"]})
+        return Cohort.of([known[i] for i in chosen], rank=rank)

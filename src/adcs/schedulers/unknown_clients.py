@@ -1,0 +1,110 @@
+"""Cohorts of clients with usable reports and of clients without.
+
+Clients without a usable report get their proportional share of the slots by a seeded draw, so
+that a new client is a fair candidate before the next probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from adcs._types import ClientId
+from adcs.dpp.constraints import Constraints
+from adcs.schedulers.base import Cohort, Scheduler
+from adcs.schedulers.constraints import CohortBuilder, CohortConstraints
+from adcs.schedulers.sampling import stochastic_round
+
+SelectKnown = Callable[[int, Constraints], Cohort]
+
+
+def select_with_unknown(
+    scheduler: Scheduler,
+    server_round: int,
+    clients: tuple[ClientId, ...],
+    m: int,
+    known: Sequence[ClientId],
+    select_known: SelectKnown,
+) -> Cohort:
+    """Return a cohort of known clients, chosen by a policy, and of unknown ones, drawn at random.
+
+    Parameters
+    ----------
+    scheduler, server_round
+        Whose constraints hold, and whose random generator draws.
+    clients, m
+        The clients to choose from, and how many.
+    known
+        Those of the clients that the policy can choose by their reports, in order.
+    select_known
+        The policy: returns the cohort for a number of clients and constraints on positions in
+        `known`. It is not called where no slot is left for known clients.
+
+    Examples
+    --------
+    >>> from adcs import Uniform
+    >>> first = lambda count, constraints: Cohort.of(["a", "b", "c"][:count])
+    >>> cohort = select_with_unknown(Uniform(), 0, tuple("abcdef"), 4, ["a", "b", "c"], first)
+    >>> cohort.clients[:2], cohort.diagnostics["drawn"] == list(cohort.clients[2:])
+    (('a', 'b'), True)
+    """
+    builder = scheduler.constraints.places(clients, m)
+    drawn: list[ClientId] = []
+    unknown: list[ClientId] = []
+    if len(known) < len(clients):
+        rng = scheduler.rng(server_round)
+        familiar = set(known)
+        listed = [client for client in clients if client not in familiar]
+        unknown = [listed[i] for i in rng.permutation(len(listed))]
+        share = stochastic_round(builder.left * len(unknown) / len(clients), rng)
+        drawn = _draw(scheduler.constraints, builder, unknown, share)
+    picked = _select_known(scheduler.constraints, builder, known, select_known)
+    for client in picked.clients:
+        builder.admit(client)
+    drawn += builder.fill(unknown)
+    weights = picked.weights
+    # A client without a report has the mean weight of the others.
+    mean = sum(weights) / len(weights) if weights else 1.0
+    return Cohort(
+        clients=(*picked.clients, *drawn),
+        weights=(*weights, *[mean] * len(drawn)),
+        diagnostics={**picked.diagnostics, "drawn": drawn},
+    )
+
+
+def _draw(
+    constraints: CohortConstraints, builder: CohortBuilder, unknown: list[ClientId], share: int
+) -> list[ClientId]:
+    """Admit unknown clients in this order, as many as their share; required ones first."""
+    listed = set(unknown)
+    drawn = [c for c in builder.required if c in listed and builder.admit(c)]
+    reserved = [c for c in builder.required if c not in listed]
+    for client in unknown:
+        if len(drawn) >= share or builder.left <= len(reserved):
+            break
+        # The last slots of a group are kept for its required clients.
+        group = constraints.group(client)
+        held = sum(constraints.group(c) == group for c in reserved)
+        if builder.room_in(group, held + 1) > held and builder.admit(client):
+            drawn.append(client)
+    return drawn
+
+
+def _select_known(
+    rules: CohortConstraints,
+    builder: CohortBuilder,
+    known: Sequence[ClientId],
+    select_known: SelectKnown,
+) -> Cohort:
+    count = min(builder.left, builder.room(known))
+    if count == 0:
+        return Cohort((), ())
+    if not rules:
+        return select_known(count, Constraints())
+    labels = [rules.group(client) for client in known]
+    index = {client: i for i, client in enumerate(known)}
+    constraints = Constraints(
+        required=[index[client] for client in builder.required if client in index],
+        groups=labels,
+        caps={label: builder.room_in(label, len(known)) for label in labels},
+    )
+    return select_known(count, constraints)
