@@ -176,8 +176,13 @@ class Lawless(Plain):
         return adcs.Cohort.of(clients[:m])
 
 
+class Forgetful(Plain):
+    def select(self, server_round, available, m, pending=()):
+        return super().select(server_round, available, m)
+
+
 class Unchecked(Plain):
-    def select(self, server_round, available, m):
+    def select(self, server_round, available, m, pending=()):
         return self._select(server_round, tuple(available), m)
 
 
@@ -196,6 +201,7 @@ FAULTS = [
     (Credulous, "bad_reports_are_refused"),
     (OneByOne, "tables_are_reports"),
     (Keeping, "reports_are_copied"),
+    (Forgetful, "pending_clients_are_not_chosen"),
     (Lawless, "rules_are_obeyed"),
     (Unchecked, "wrong_calls_are_errors"),
 ]

@@ -107,12 +107,13 @@ class Crowd:
         server_round: int,
         m: int,
         available: Sequence[ClientId] | None = None,
+        pending: Sequence[ClientId] = (),
     ) -> Cohort:
         """Drive one whole round of the contract and return its cohort."""
         present = self.clients if available is None else available
         request = scheduler.request(server_round, present, m)
         scheduler.observe(server_round, self.answer(server_round, request), "probe")
-        cohort = scheduler.select(server_round, present, m)
+        cohort = scheduler.select(server_round, present, m, pending)
         replies = [self.report(server_round, client) for client in cohort.clients]
         scheduler.observe(server_round, replies, "training")
         return cohort
@@ -203,8 +204,9 @@ def resume_equals_uninterrupted(make: Make) -> None:
     for server_round in range(5):
         resumed = make()
         resumed.restore(unpack(pack(whole.state())))
-        expected = crowd.play(whole, server_round, 4)
-        got = crowd.play(resumed, server_round, 4)
+        pending = crowd.clients[: server_round % 3]
+        expected = crowd.play(whole, server_round, 4, pending=pending)
+        got = crowd.play(resumed, server_round, 4, pending=pending)
         assert got.clients == expected.clients, "resumed equals uninterrupted"
         assert got.weights == expected.weights, "resumed equals uninterrupted, in weights too"
 
@@ -296,6 +298,24 @@ def reports_are_copied(make: Make) -> None:
         two.observe(server_round, [crowd.report(server_round, c) for c in got.clients], "training")
 
 
+def pending_clients_are_not_chosen(make: Make) -> None:
+    """Pending clients, available or not, known or not, are never in the cohort; m are others."""
+    crowd = Crowd(range(12))
+    scheduler, default = make(), make()
+    pending: list[ClientId] = []
+    for server_round in range(6):
+        available = crowd.clients[server_round % 2 :]
+        cohort = crowd.play(scheduler, server_round, 4, available, [*pending, "unknown"])
+        _check_cohort(scheduler, cohort, [c for c in available if c not in pending], 4)
+        pending = [*pending[-2:], *cohort.clients[:2]]
+    everyone = scheduler.select(6, crowd.clients, 4, crowd.clients)
+    assert everyone.clients == (), "all clients are pending, none is chosen"
+    answers = crowd.answer(0, default.request(0, crowd.clients, 4))
+    default.observe(0, answers, "probe")
+    cohort = default.select(0, crowd.clients, 4)
+    assert crowd.play(make(), 0, 4, pending=()) == cohort, "by default no client is pending"
+
+
 def rules_are_obeyed(make: Make) -> None:
     """Required clients are in, and no group has more places than its cap."""
     crowd = Crowd(range(12))
@@ -314,6 +334,13 @@ def rules_are_obeyed(make: Make) -> None:
             assert groups.count(0) <= 1, "no group is above its cap"
             assert groups.count(1) <= 2, "no group is above its cap"
             assert len(groups) == 6, "places that a cap closes go to others"
+    chosen = crowd.play(required, 3, 4, pending=[11]).clients
+    assert 11 not in chosen, "a required client that is pending needs no slot"
+    if capped.constraints:
+        chosen = crowd.play(capped, 3, 6, pending=[0, 4]).clients
+        groups = [int(client) % 3 for client in chosen]
+        assert groups.count(0) == 0, "pending clients count towards caps"
+        assert groups.count(1) <= 1, "pending clients count towards caps"
 
 
 def wrong_calls_are_errors(make: Make) -> None:
@@ -348,6 +375,7 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
     bad_reports_are_refused,
     tables_are_reports,
     reports_are_copied,
+    pending_clients_are_not_chosen,
     rules_are_obeyed,
     wrong_calls_are_errors,
 )

@@ -131,6 +131,9 @@ class Scheduler(ABC):
     sketch: Sketcher | None = None
     """How updates are sketched for it; None takes whole ones."""
 
+    pending: tuple[ClientId, ...] = ()
+    """While `_select` runs: the pending clients, sorted by id. They are not among its clients."""
+
     def __init__(
         self,
         *,
@@ -154,7 +157,7 @@ class Scheduler(ABC):
     def request(self, server_round: int, available: Sequence[ClientId], m: int) -> Request:
         """Return whom to ask what before selecting; asking twice in a round is asking once."""
         clients = self._ordered(available)
-        asked = self._request(_check_round(server_round), clients, _check_places(m))
+        asked = self._request(_check_round(server_round), clients, _check_m(m))
         self._check_request(asked, clients)
         return asked
 
@@ -170,18 +173,43 @@ class Scheduler(ABC):
             self._refused += refused
             self._observe(server_round, usable, source)
 
-    def select(self, server_round: int, available: Sequence[ClientId], m: int) -> Cohort:
-        """Return the cohort of this round: m clients, or all that there are if fewer."""
-        server_round, m, clients = (
-            _check_round(server_round),
-            _check_places(m),
-            self._ordered(available),
-        )
-        cohort = self._select(server_round, clients, m) if clients else Cohort((), ())
-        last, who, places = self._checked
-        if cohort is not last or clients is not who or m != places:
-            self._check(cohort, clients, m)
-            self._checked = (cohort, clients, m)
+    def select(
+        self,
+        server_round: int,
+        available: Sequence[ClientId],
+        m: int,
+        pending: Sequence[ClientId] = (),
+    ) -> Cohort:
+        """Return the cohort of this round: m clients, or all that there are if fewer.
+
+        Parameters
+        ----------
+        server_round
+            The round, counted from 0.
+        available
+            The clients to choose from.
+        m
+            How many to choose.
+        pending
+            Clients at work, or whose updates wait in a buffer; available or not. They are not
+            chosen, m does not count them, caps do, and a required one needs no slot. Schedulers
+            that go by similarity choose clients that complement them.
+        """
+        server_round, m = _check_round(server_round), _check_m(m)
+        clients = self._ordered(available)
+        self.pending = _sorted_ids(pending, "pending") if len(pending) else ()
+        if self.pending:
+            pending_set = set(self.pending)
+            clients = tuple(client for client in clients if client not in pending_set)
+        try:
+            cohort = self._select(server_round, clients, m) if clients else Cohort((), ())
+            last, last_clients, last_m = self._checked
+            changed = cohort is not last or clients is not last_clients or m != last_m
+            if changed or self.pending:
+                self._check(cohort, clients, m)
+                self._checked = (cohort, clients, m)
+        finally:
+            self.pending = ()
         refused = [{"client": client, "reason": reason} for client, reason in self._refused]
         self._refused = []
         diagnostics = {**cohort.diagnostics, "refused": refused}
@@ -229,8 +257,12 @@ class Scheduler(ABC):
         ranked = list(order)
         if not self.constraints:
             return ranked[:m]
-        places = self.constraints.places(ranked, m)
-        return places.fill([*places.required, *ranked])
+        builder = self.constraints.builder(ranked, m, self.pending)
+        return builder.fill([*builder.required, *ranked])
+
+    def _with_pending(self, clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
+        """Return the clients of a `_select` and the pending ones together, sorted by id."""
+        return tuple(in_order([*clients, *self.pending])) if self.pending else clients
 
     def _check_request(self, asked: Request, clients: tuple[ClientId, ...]) -> None:
         """Refuse a request that no engine could carry out."""
@@ -270,25 +302,28 @@ class Scheduler(ABC):
         if not all(0.0 < weight < math.inf for weight in cohort.weights):
             raise ValueError(f"{name} must return positive weights, got {cohort.weights}")
         if self.fixed_size and len(chosen) != min(m, len(clients)):
-            room = self.constraints.places(clients, m).left
+            room = self.constraints.builder(clients, m, self.pending).slots_left
             if len(chosen) != room:
                 raise ValueError(
                     f"{name} must return {room} clients, got {len(chosen)}; a scheduler of "
                     "cohorts of any size sets fixed_size = False"
                 )
         if self.constraints:
-            self._check_rules(name, distinct, clients)
+            self._check_constraints(name, distinct, clients, m)
 
-    def _check_rules(self, name: str, chosen: set[ClientId], clients: tuple[ClientId, ...]) -> None:
+    def _check_constraints(
+        self, name: str, chosen: set[ClientId], clients: tuple[ClientId, ...], m: int
+    ) -> None:
         """Refuse a choice that leaves out a required client or goes over a cap."""
-        for client in self.constraints.required:
-            if client in self._present(clients) and client not in chosen:
+        builder = self.constraints.builder(clients, m, self.pending)
+        for client in builder.required:
+            if client not in chosen:
                 raise ValueError(f"{name} must take {client!r}, which is required; see self.take")
         for group, count in Counter(map(self.constraints.group, chosen)).items():
-            cap = self.constraints.cap(group)
-            if cap is not None and count > cap:
+            room = builder.room_in(group, count)
+            if count > room:
                 raise ValueError(
-                    f"{name} must take at most {cap} of group {group!r}, took {count}; "
+                    f"{name} must take at most {room} of group {group!r}, took {count}; "
                     "see self.take"
                 )
 
@@ -301,18 +336,32 @@ class Scheduler(ABC):
         # A tuple seen last time was checked then: rounds stay cheap with very many clients.
         if available is self._listed[0]:
             return self._listed[1]
-        ids: list[ClientId] = []
-        for client in available:
-            if isinstance(client, bool) or not isinstance(client, (int, str, np.integer)):
-                raise ValueError(f"client ids must be ints or strings, got {client!r}")
-            ids.append(client if isinstance(client, str) else int(client))
-        clients = tuple(sorted(ids, key=lambda client: (isinstance(client, str), client)))
-        for one, next_one in pairwise(clients):
-            if one == next_one:
-                raise ValueError(f"client ids must be distinct, got {one!r} more than once")
+        clients = _sorted_ids(available, "client ids")
         if isinstance(available, tuple):
             self._listed = (available, clients)
         return clients
+
+
+def in_order(clients: Iterable[ClientId]) -> list[ClientId]:
+    """Return clients in the order that schedulers use: ints, then strings.
+
+    >>> in_order(["b", 10, "a", 9])
+    [9, 10, 'a', 'b']
+    """
+    return sorted(clients, key=lambda client: (isinstance(client, str), client))
+
+
+def _sorted_ids(given: Iterable[ClientId], name: str) -> tuple[ClientId, ...]:
+    ids: list[ClientId] = []
+    for client in given:
+        if isinstance(client, bool) or not isinstance(client, (int, str, np.integer)):
+            raise ValueError(f"{name} must be ints or strings, got {client!r}")
+        ids.append(client if isinstance(client, str) else int(client))
+    clients = tuple(in_order(ids))
+    for one, next_one in pairwise(clients):
+        if one == next_one:
+            raise ValueError(f"{name} must be distinct, got {one!r} more than once")
+    return clients
 
 
 def _check_round(server_round: int) -> int:
@@ -325,7 +374,7 @@ def _check_round(server_round: int) -> int:
     return int(server_round)
 
 
-def _check_places(m: int) -> int:
+def _check_m(m: int) -> int:
     if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1:
         raise ValueError(f"m must be a whole number >= 1, got {m!r}")
     return int(m)

@@ -1,4 +1,4 @@
-"""The m places of a round, and the rules for filling them: required clients, caps per group."""
+"""Constraints on a cohort: required clients and caps per group."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from adcs._types import ClientId
 
 
 class CohortConstraints:
-    """Who must be in a cohort, and how many of a group may be.
+    """Which clients must be in a cohort, and how many of a group may be.
 
     Examples
     --------
-    >>> rules = CohortConstraints(groups={"a": "north", "b": "north", "c": "south"}, caps=1)
-    >>> rules.places(["a", "b", "c"], m=3).left
+    >>> constraints = CohortConstraints(groups={"a": "north", "b": "north", "c": "south"}, caps=1)
+    >>> constraints.builder(["a", "b", "c"], m=3).slots_left
     2
     """
 
@@ -50,53 +50,91 @@ class CohortConstraints:
         """Return how many of a group may be in, None for any number."""
         return self.caps.get(group) if isinstance(self.caps, dict) else self.caps
 
-    def places(self, clients: Sequence[ClientId], m: int) -> CohortBuilder:
-        """Return the places to fill from these clients: m, or as many as there can be."""
-        return CohortBuilder(self, clients, m)
+    def builder(
+        self, clients: Sequence[ClientId], m: int, pending: Sequence[ClientId] = ()
+    ) -> CohortBuilder:
+        """Return an empty cohort to fill from these clients; pending ones count towards caps."""
+        return CohortBuilder(self, clients, m, pending)
 
 
 class CohortBuilder:
-    """CohortBuilder being filled; it never lets a group go over its cap."""
+    """A cohort being filled; no group goes above its cap.
 
-    def __init__(self, rules: CohortConstraints, clients: Sequence[ClientId], m: int) -> None:
-        self._rules = rules
+    Attributes
+    ----------
+    slots_left
+        How many clients can still be admitted.
+    required
+        The required clients that are to be admitted. A pending client is in no need of it, and
+        one whose group is full of pending clients has to wait.
+
+    Examples
+    --------
+    >>> constraints = CohortConstraints({"a": "north", "b": "north"}, caps=1, required=["c"])
+    >>> builder = constraints.builder(["a", "b", "c", "d"], m=3)
+    >>> builder.fill([*builder.required, "a", "b", "d"])
+    ['c', 'a', 'd']
+    """
+
+    def __init__(
+        self,
+        constraints: CohortConstraints,
+        clients: Sequence[ClientId],
+        m: int,
+        pending: Sequence[ClientId] = (),
+    ) -> None:
+        self._constraints = constraints
         self._taken: Counter[Hashable] = Counter()
+        if constraints.caps is not None:
+            self._taken.update(constraints.group(client) for client in pending)
         self._chosen: set[ClientId] = set()
-        self.left = min(m, self.room(clients))
-        present = set(clients) if rules.required else set()
-        self.required = [client for client in rules.required if client in present]
+        self.slots_left = min(m, self.room(clients))
+        self.required = self._required(set(clients)) if constraints.required else []
         if len(self.required) > m:
-            raise ValueError(
-                f"required names {len(self.required)} available clients, more than m = {m}"
-            )
+            if not pending:
+                raise ValueError(
+                    f"required names {len(self.required)} available clients, more than m = {m}"
+                )
+            # The others get their slots when pending clients are done.
+            self.required = self.required[:m]
+
+    def _required(self, present: set[ClientId]) -> list[ClientId]:
+        required = []
+        taken: Counter[Hashable] = Counter()
+        for client in self._constraints.required:
+            group = self._constraints.group(client)
+            if client in present and self.room_in(group, len(present)) > taken[group]:
+                taken[group] += 1
+                required.append(client)
+        return required
 
     def room(self, clients: Sequence[ClientId]) -> int:
-        """Return how many of these clients the caps would still admit, were places no matter."""
-        if self._rules.caps is None:
+        """Return how many of these clients the caps admit, whatever the number of slots."""
+        if self._constraints.caps is None:
             return len(clients)
-        groups = Counter(self._rules.group(client) for client in clients)
+        groups = Counter(self._constraints.group(client) for client in clients)
         return sum(min(n, self.room_in(group, n)) for group, n in groups.items())
 
     def room_in(self, group: Hashable, otherwise: int) -> int:
-        """Return what is left of a group's cap, `otherwise` where it has none."""
-        cap = self._rules.cap(group)
-        return otherwise if cap is None else cap - self._taken[group]
+        """Return how many more of a group the caps admit, `otherwise` where it has no cap."""
+        cap = self._constraints.cap(group)
+        return otherwise if cap is None else max(cap - self._taken[group], 0)
 
     def admit(self, client: ClientId) -> bool:
-        """Give a place to the client unless none is left or its group is full."""
-        group = self._rules.group(client)
-        if self.left == 0 or client in self._chosen or self.room_in(group, 1) <= 0:
+        """Admit the client unless no slot is left or its group is full; say whether it was."""
+        group = self._constraints.group(client)
+        if self.slots_left == 0 or client in self._chosen or self.room_in(group, 1) <= 0:
             return False
         self._chosen.add(client)
         self._taken[group] += 1
-        self.left -= 1
+        self.slots_left -= 1
         return True
 
     def fill(self, order: Iterable[ClientId]) -> list[ClientId]:
-        """Admit clients in this order until no place is left; return those admitted."""
+        """Admit clients in this order until no slot is left; return those admitted."""
         admitted: list[ClientId] = []
         for client in order:
-            if self.left == 0:
+            if self.slots_left == 0:
                 break
             if self.admit(client):
                 admitted.append(client)

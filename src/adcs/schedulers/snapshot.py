@@ -51,17 +51,19 @@ class SnapshotScheduler(Scheduler):
     def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Choose among the known clients, and draw among the unknown."""
         # More often than not nothing has changed since the last round.
-        key = (self.reports.version, clients, m)
+        key = (self.reports.version, clients, m, self.pending)
         if self._last is not None and self._last[0] == key:
             return self._last[1]
-        known = self.known_clients(clients)
+        everyone = self._with_pending(clients)
+        known = self.known_clients(everyone)
 
         def select_known(count: int, constraints: Constraints) -> Cohort:
             return self._select_known(server_round, known, count, constraints)
 
         cohort = select_with_unknown(self, server_round, clients, m, known, select_known)
-        all_known = len(known) == len(clients)
-        self._last = (key, cohort) if self.repeats and all_known else None
+        # Draws among unknown clients differ from round to round.
+        repeats = self.repeats and len(known) == len(everyone)
+        self._last = (key, cohort) if repeats else None
         return cohort
 
     @abstractmethod

@@ -79,6 +79,7 @@ class StaticDPP(DeterminantalScheduler):
                 quality=self.dpp.quality,
                 theta=self.theta,
                 rng=self.rng(server_round, purpose=1),
+                given=constraints.given,
             )
         except ValueError:  # quality so far apart that the distribution is all but its mode
             return mode

@@ -6,6 +6,7 @@ that a new client is a fair candidate before the next probe.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from adcs._types import ClientId
@@ -34,10 +35,11 @@ def select_with_unknown(
     clients, m
         The clients to choose from, and how many.
     known
-        Those of the clients that the policy can choose by their reports, in order.
+        The clients, and the pending ones, that the policy knows by their reports, in order.
     select_known
         The policy: returns the cohort for a number of clients and constraints on positions in
-        `known`. It is not called where no slot is left for known clients.
+        `known`, in which pending clients are given. It is not called where no slot is left for
+        known clients.
 
     Examples
     --------
@@ -47,17 +49,22 @@ def select_with_unknown(
     >>> cohort.clients[:2], cohort.diagnostics["drawn"] == list(cohort.clients[2:])
     (('a', 'b'), True)
     """
-    builder = scheduler.constraints.places(clients, m)
+    builder = scheduler.constraints.builder(clients, m, scheduler.pending)
+    pending = set(scheduler.pending)
+    candidates = [client for client in known if client not in pending] if pending else known
     drawn: list[ClientId] = []
     unknown: list[ClientId] = []
-    if len(known) < len(clients):
+    if len(candidates) < len(clients):
         rng = scheduler.rng(server_round)
-        familiar = set(known)
-        listed = [client for client in clients if client not in familiar]
+        reported = set(candidates)
+        listed = [client for client in clients if client not in reported]
         unknown = [listed[i] for i in rng.permutation(len(listed))]
-        share = stochastic_round(builder.left * len(unknown) / len(clients), rng)
+        share = stochastic_round(builder.slots_left * len(unknown) / len(clients), rng)
         drawn = _draw(scheduler.constraints, builder, unknown, share)
-    picked = _select_known(scheduler.constraints, builder, known, select_known)
+    picked = Cohort((), ())
+    count = min(builder.slots_left, builder.room(candidates))
+    if count > 0:
+        picked = select_known(count, _row_constraints(scheduler, builder, known))
     for client in picked.clients:
         builder.admit(client)
     drawn += builder.fill(unknown)
@@ -79,7 +86,7 @@ def _draw(
     drawn = [c for c in builder.required if c in listed and builder.admit(c)]
     reserved = [c for c in builder.required if c not in listed]
     for client in unknown:
-        if len(drawn) >= share or builder.left <= len(reserved):
+        if len(drawn) >= share or builder.slots_left <= len(reserved):
             break
         # The last slots of a group are kept for its required clients.
         group = constraints.group(client)
@@ -89,22 +96,21 @@ def _draw(
     return drawn
 
 
-def _select_known(
-    rules: CohortConstraints,
-    builder: CohortBuilder,
-    known: Sequence[ClientId],
-    select_known: SelectKnown,
-) -> Cohort:
-    count = min(builder.left, builder.room(known))
-    if count == 0:
-        return Cohort((), ())
+def _row_constraints(
+    scheduler: Scheduler, builder: CohortBuilder, known: Sequence[ClientId]
+) -> Constraints:
+    """Return the constraints on positions in `known`; pending clients are given."""
+    rules, pending = scheduler.constraints, set(scheduler.pending)
+    given = [i for i, client in enumerate(known) if client in pending] if pending else []
     if not rules:
-        return select_known(count, Constraints())
+        return Constraints(given=given)
     labels = [rules.group(client) for client in known]
     index = {client: i for i, client in enumerate(known)}
-    constraints = Constraints(
+    held = Counter(labels[i] for i in given)
+    return Constraints(
         required=[index[client] for client in builder.required if client in index],
         groups=labels,
-        caps={label: builder.room_in(label, len(known)) for label in labels},
+        # Given rows count towards these caps, and the builder has counted them already.
+        caps={label: builder.room_in(label, len(known)) + held[label] for label in labels},
+        given=given,
     )
-    return select_known(count, constraints)

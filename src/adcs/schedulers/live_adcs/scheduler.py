@@ -233,13 +233,14 @@ class LiveADCS(Scheduler):
 
     def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Take the greedy MAP among the known clients, and draw among the unknown."""
-        known = self.known_clients(clients)
+        known = self.known_clients(self._with_pending(clients))
 
         def select_known(count: int, constraints: Constraints) -> Cohort:
             return self._select_known(server_round, known, count, constraints)
 
         cohort = select_with_unknown(self, server_round, clients, m, known, select_known)
-        self._weights = dict(zip(cohort.clients, cohort.weights, strict=True))
+        held = {c: self._weights[c] for c in self.pending if c in self._weights}
+        self._weights = held | dict(zip(cohort.clients, cohort.weights, strict=True))
         self._participation.choose(cohort.clients, server_round)
         self.probe_budget.updates += len(cohort.clients)
         return cohort
@@ -262,13 +263,17 @@ class LiveADCS(Scheduler):
         waits = server_round - self._participation.last_chosen[rows]
         overdue = self.waiting_rule.overdue(waits, m, constraints)
         selection = dpp.greedy(m, replace(constraints, required=[*constraints.required, *overdue]))
-        chosen = selection.indices
+        # Pending clients represent others too, so the weights are fitted with theirs.
+        together = np.array([*constraints.given, *selection.indices], dtype=np.intp)
         weights = self.weighting(
-            kernel.cosines(rows[chosen])[:, rows], kernel.norms[rows], alpha(self.theta) * q, chosen
+            kernel.cosines(rows[together])[:, rows],
+            kernel.norms[rows],
+            alpha(self.theta) * q,
+            together,
         )
         return Cohort(
-            clients=tuple(known[i] for i in chosen),
-            weights=tuple(weights.tolist()),
+            clients=tuple(known[i] for i in selection.indices),
+            weights=tuple(weights[len(constraints.given) :].tolist()),
             diagnostics={
                 **dpp.diagnostics(selection),
                 "oldest_report": int(tracker.reported_at[rows].min()),

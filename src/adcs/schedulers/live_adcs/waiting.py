@@ -45,19 +45,21 @@ class WaitingRule:
         m
             Number of slots.
         constraints
-            Required clients, which have their slots already, and caps; on positions in `waits`.
+            Required clients, which have their slots already, given (pending) ones, and caps; on
+            positions in `waits`.
         """
         if self.patience is None:
             return []
         over = (waits >= self.patience * waits.size / m).nonzero()[0]
         order = over[np.argsort(-waits[over], kind="stable")].tolist()
         slots = min((m + 1) // 2, m - len(constraints.required))
-        late = [i for i in order if i not in constraints.required]
+        held = {*constraints.required, *constraints.given}
+        late = [i for i in order if i not in held]
         labels, caps = constraints.groups, constraints.caps
         if labels is None or caps is None:
             return late[:slots]
         assert isinstance(caps, Mapping)
-        room = Counter(caps) - Counter(labels[i] for i in constraints.required)
+        room = Counter(caps) - Counter(labels[i] for i in held)
         overdue: list[int] = []
         for i in late:
             if len(overdue) < slots and room[labels[i]] > 0:
