@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from adcs._serialization import pack, unpack
 from adcs._types import ClientId
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketcher
@@ -231,6 +232,19 @@ class Scheduler(ABC):
             )
         self.reports.restore(state["reports"])
         self._refused = [(client, reason) for client, reason in state["refused"]]
+
+    def to_bytes(self) -> bytes:
+        """Return the state as bytes, for a file: JSON and plain arrays, no pickle.
+
+        >>> from adcs import Uniform
+        >>> scheduler = Uniform()
+        >>> scheduler.from_bytes(scheduler.to_bytes())
+        """
+        return pack(self.state())
+
+    def from_bytes(self, data: bytes) -> None:
+        """Go back to a state that `to_bytes` returned."""
+        self.restore(unpack(data))
 
     # What a scheduler of one's own implements. Clients come sorted by id.
 
