@@ -17,7 +17,7 @@ from adcs._serialization import pack, unpack
 from adcs.dpp.kernel import alpha, similarity, unit_rows
 from adcs.reports.report import ClientReport
 from adcs.schedulers.live_adcs import LiveKernel, LossTracker
-from adcs.testing import Crowd
+from adcs.testing import FakeClients
 
 # LossTracker.
 
@@ -116,8 +116,8 @@ def test_row_by_row_is_the_kernel_rebuilt(batches: list[list[int]], limit: int) 
 # The scheduler.
 
 
-def rounds_of(scheduler: adcs.LiveADCS, crowd: Crowd, rounds: int, m: int) -> list[Any]:
-    return [crowd.play(scheduler, server_round, m) for server_round in range(rounds)]
+def rounds_of(scheduler: adcs.LiveADCS, fake: FakeClients, rounds: int, m: int) -> list[Any]:
+    return [fake.run_round(scheduler, server_round, m) for server_round in range(rounds)]
 
 
 @settings(max_examples=40, deadline=None)
@@ -129,7 +129,7 @@ def rounds_of(scheduler: adcs.LiveADCS, crowd: Crowd, rounds: int, m: int) -> li
 def test_the_budget_is_never_passed(share: float, refresh: int, seed: int) -> None:
     """Clients come, go and keep silent, rounds fall through, states are restored in between."""
     rng = np.random.default_rng(seed)
-    crowd = Crowd(range(14))
+    fake = FakeClients(range(14))
     make = partial(adcs.LiveADCS, probe_share=share, refresh_every=refresh)
     scheduler = make()
     asked = trained = 0
@@ -145,38 +145,38 @@ def test_the_budget_is_never_passed(share: float, refresh: int, seed: int) -> No
             saved = scheduler.state()
             scheduler = make()
             scheduler.restore(unpack(pack(saved)))
-        answers = [r for r in crowd.answer(server_round, request) if rng.random() < 0.7]
+        answers = [r for r in fake.answer(server_round, request) if rng.random() < 0.7]
         scheduler.observe(server_round, answers, "probe")
         cohort = scheduler.select(server_round, [] if rng.random() < 0.1 else here, 4)
         trained += len(cohort.clients)
-        replies = [crowd.report(server_round, c) for c in cohort.clients if rng.random() < 0.8]
+        replies = [fake.report(server_round, c) for c in cohort.clients if rng.random() < 0.8]
         scheduler.observe(server_round, replies, "training")
     assert asked >= len(met)
 
 
 def test_a_stranger_who_never_answers_does_not_eat_the_budget() -> None:
-    crowd = Crowd(range(10))
+    fake = FakeClients(range(10))
     scheduler = adcs.LiveADCS(probe_share=0.2, refresh_every=10, patience=None)
     asked: Counter[Any] = Counter()
     for server_round in range(100):
         request = scheduler.request(server_round, [*range(10), 99], 3)
         asked.update(request.clients)
         alive = replace(request, clients=tuple(c for c in request.clients if c != 99))
-        scheduler.observe(server_round, crowd.answer(server_round, alive), "probe")
+        scheduler.observe(server_round, fake.answer(server_round, alive), "probe")
         cohort = scheduler.select(server_round, range(10), 3)
-        replies = [crowd.report(server_round, c) for c in cohort.clients]
+        replies = [fake.report(server_round, c) for c in cohort.clients]
         scheduler.observe(server_round, replies, "training")
     assert sum(n for client, n in asked.items() if client != 99) > 10 + 10
 
 
 def test_one_who_does_not_answer_loses_its_place() -> None:
     """The client with the largest loss dies: it is tried again, not for ever."""
-    crowd = Crowd(range(12))
+    fake = FakeClients(range(12))
     scheduler = adcs.LiveADCS(patience=None)
     chosen = 0
     for server_round in range(60):
         told = {
-            c: replace(crowd.report(server_round, c), loss=3.0 if c == 5 else 1.0 + 0.01 * c)
+            c: replace(fake.report(server_round, c), loss=3.0 if c == 5 else 1.0 + 0.01 * c)
             for c in range(12)
         }
         request = scheduler.request(server_round, range(12), 3)
@@ -189,13 +189,13 @@ def test_one_who_does_not_answer_loses_its_place() -> None:
 
 
 def test_a_late_reply_does_not_replace_a_newer_one() -> None:
-    crowd = Crowd(range(8))
+    fake = FakeClients(range(8))
     scheduler = adcs.LiveADCS()
-    rounds_of(scheduler, crowd, 6, 3)
+    rounds_of(scheduler, fake, 6, 3)
     client = int(np.argmax(scheduler.loss_tracker.reported_at))
     reported_at = scheduler.loss_tracker.reported_at.copy()
     losses = scheduler.loss_tracker.loss.copy()
-    late = replace(crowd.report(1, client), loss=77.0)
+    late = replace(fake.report(1, client), loss=77.0)
     scheduler.observe(7, [late], "training")
     np.testing.assert_array_equal(scheduler.loss_tracker.reported_at, reported_at)
     np.testing.assert_array_equal(scheduler.loss_tracker.loss, losses)
@@ -206,14 +206,14 @@ def test_drift_is_what_makes_it_probe() -> None:
 
     def probes(wander: float) -> int:
         rng = np.random.default_rng(5)
-        crowd = Crowd(range(20))
+        fake = FakeClients(range(20))
         losses = np.linspace(1.0, 2.0, 20)
         scheduler = adcs.LiveADCS(probe_share=0.2, refresh_every=10**6, patience=None)
         asked = 0
         for server_round in range(120):
             losses = np.abs(losses + rng.normal(0.0, wander, 20))
             telling = {
-                c: replace(crowd.report(0, c), server_round=server_round, loss=losses[c], norm=None)
+                c: replace(fake.report(0, c), server_round=server_round, loss=losses[c], norm=None)
                 for c in range(20)
             }
             request = scheduler.request(server_round, range(20), 4)
@@ -229,13 +229,13 @@ def test_drift_is_what_makes_it_probe() -> None:
 
 def waits(patience: float | None, n: int, m: int, rounds: int) -> int:
     """Return the longest wait of any client where the same few have the largest losses."""
-    crowd = Crowd(range(n))
+    fake = FakeClients(range(n))
     scheduler = adcs.LiveADCS(patience=patience, probe_share=0.0)
     last = dict.fromkeys(range(n), 0)
     longest = 0
     for server_round in range(rounds):
         told = {
-            c: replace(crowd.report(0, c), server_round=server_round, loss=5.0 if c < m else 1.0)
+            c: replace(fake.report(0, c), server_round=server_round, loss=5.0 if c < m else 1.0)
             for c in range(n)
         }
         request = scheduler.request(server_round, range(n), m)
@@ -259,7 +259,7 @@ def test_without_patience_they_do() -> None:
 
 
 def test_the_unit_of_losses_and_updates_does_not_matter() -> None:
-    crowd = Crowd(range(15))
+    fake = FakeClients(range(15))
 
     def cohorts(unit: float, length: float) -> list[Any]:
         scheduler = adcs.LiveADCS()
@@ -267,7 +267,7 @@ def test_the_unit_of_losses_and_updates_does_not_matter() -> None:
         for server_round in range(25):
             told = {
                 c: replace(
-                    r := crowd.report(server_round, c),
+                    r := fake.report(server_round, c),
                     loss=unit * r.loss,  # type: ignore[operator]
                     update=length * np.asarray(r.update),
                     norm=None,
@@ -288,12 +288,12 @@ def test_the_unit_of_losses_and_updates_does_not_matter() -> None:
 
 
 def test_weights_turn_the_step_towards_everybodys() -> None:
-    crowd = Crowd(range(18))
+    fake = FakeClients(range(18))
     scheduler = adcs.LiveADCS()
     nearer = 0
     for server_round in range(20):
         request = scheduler.request(server_round, range(18), 6)
-        scheduler.observe(server_round, crowd.answer(server_round, request), "probe")
+        scheduler.observe(server_round, fake.answer(server_round, request), "probe")
         cohort = scheduler.select(server_round, range(18), 6)
         assert scheduler.dpp is not None
         share = np.exp(alpha(scheduler.theta) * scheduler.dpp.quality)
@@ -309,16 +309,16 @@ def test_weights_turn_the_step_towards_everybodys() -> None:
         equal[list(cohort.clients)] = 1 / 6
         nearer += cosine(ours) > cosine(equal)
         scheduler.observe(
-            server_round, [crowd.report(server_round, c) for c in cohort.clients], "training"
+            server_round, [fake.report(server_round, c) for c in cohort.clients], "training"
         )
     assert nearer >= 18
 
 
 def test_newcomers_count_as_much_as_others_do_on_average() -> None:
-    crowd = Crowd(range(20))
+    fake = FakeClients(range(20))
     scheduler = adcs.LiveADCS(probe_share=0.0)
     for server_round in range(4):
-        crowd.play(scheduler, server_round, 5, range(10))
+        fake.run_round(scheduler, server_round, 5, range(10))
     # Nobody answers a probe, so the newcomers among these are drawn.
     cohort = scheduler.select(4, range(20), 8)
     weights = dict(zip(cohort.clients, cohort.weights, strict=True))
@@ -337,12 +337,12 @@ def test_tiny_updates_have_weights_all_the_same() -> None:
 
 
 def test_caps_hold_for_those_who_waited() -> None:
-    crowd = Crowd(range(12))
+    fake = FakeClients(range(12))
     scheduler = adcs.LiveADCS(
         patience=1.0, groups={c: c % 3 for c in range(12)}, caps=1, required=[0]
     )
     for server_round in range(30):
-        chosen = crowd.play(scheduler, server_round, 3).clients
+        chosen = fake.run_round(scheduler, server_round, 3).clients
         assert sorted(c % 3 for c in chosen) == [0, 1, 2]
         assert 0 in chosen
 
@@ -350,14 +350,14 @@ def test_caps_hold_for_those_who_waited() -> None:
 @pytest.mark.parametrize("lie", [{"loss": 1e29}, {"loss": 50.0}, {"norm": 1e29}])
 def test_one_liar_does_not_blind_it(lie: dict[str, float]) -> None:
     """From the first round on it claims the absurd; the others stay as far apart as they are."""
-    crowd = Crowd(range(12))
+    fake = FakeClients(range(12))
     rng = np.random.default_rng(3)
     losses = np.linspace(1.0, 2.0, 12)
     scheduler = adcs.LiveADCS()
     for server_round in range(60):
         told = {
             c: replace(
-                crowd.report(0, c),
+                fake.report(0, c),
                 server_round=server_round,
                 loss=losses[c] + rng.normal(0.0, 0.05),
             )
@@ -381,11 +381,11 @@ def test_one_liar_does_not_blind_it(lie: dict[str, float]) -> None:
 
 def test_updates_of_any_size_are_borne_for_many_rounds() -> None:
     for size in (1e-100, 1e25):
-        crowd = Crowd(range(8))
+        fake = FakeClients(range(8))
         scheduler = adcs.LiveADCS()
         for server_round in range(15):
             told = {
-                c: replace(r := crowd.report(server_round, c), update=size * np.asarray(r.update))
+                c: replace(r := fake.report(server_round, c), update=size * np.asarray(r.update))
                 for c in range(8)
             }
             told = {c: replace(r, norm=None) for c, r in told.items()}
@@ -397,9 +397,9 @@ def test_updates_of_any_size_are_borne_for_many_rounds() -> None:
 
 
 def test_replies_without_a_loss_are_no_news() -> None:
-    crowd = Crowd(range(8))
+    fake = FakeClients(range(8))
     scheduler = adcs.LiveADCS()
-    rounds_of(scheduler, crowd, 3, 3)
+    rounds_of(scheduler, fake, 3, 3)
     before = scheduler.loss_tracker.loss.copy()
     scheduler.observe(3, [ClientReport(2, 3, update=np.ones(12))], "training")
     np.testing.assert_array_equal(scheduler.loss_tracker.loss, before)

@@ -17,7 +17,7 @@ import adcs
 from adcs._serialization import pack, unpack
 from adcs.dpp.kernel import alpha, similarity, unit_rows
 from adcs.schedulers.client_dpp import Determinantal
-from adcs.testing import Crowd
+from adcs.testing import FakeClients
 
 N = 12
 SCHEDULERS: dict[str, Any] = {
@@ -48,17 +48,17 @@ subsets = st.sets(st.integers(0, N - 1))
 )
 def test_exactly_m_others_are_chosen(name, available, pending, reporting, m, rounds) -> None:
     scheduler = (SCHEDULERS | FREE)[name]()
-    crowd = Crowd(range(N))
+    fake = FakeClients(range(N))
     for server_round in range(rounds):
         request = scheduler.request(server_round, sorted(available), m)
-        answers = crowd.answer(server_round, request)
+        answers = fake.answer(server_round, request)
         scheduler.observe(server_round, [r for r in answers if r.client in reporting], "probe")
         cohort = scheduler.select(server_round, sorted(available), m, sorted(pending))
         assert len(set(cohort.clients)) == len(cohort.clients)
         assert set(cohort.clients) <= available - pending
         if scheduler.fixed_size:
             assert len(cohort.clients) == min(m, len(available - pending))
-        replies = [crowd.report(server_round, c) for c in cohort.clients if c in reporting]
+        replies = [fake.report(server_round, c) for c in cohort.clients if c in reporting]
         scheduler.observe(server_round, replies, "training")
 
 
@@ -76,13 +76,13 @@ def test_caps_count_pending_clients(name, pending, required, cap, m, reporting) 
     if max(Counter(groups[c] for c in required).values(), default=0) > cap:
         return
     scheduler = SCHEDULERS[name](groups=groups, caps=cap, required=sorted(required))
-    crowd = Crowd(range(N))
+    fake = FakeClients(range(N))
     free = set(range(N)) - pending
     if not pending and len(required) > m:
         with pytest.raises(ValueError, match="more than m"):
             scheduler.select(0, range(N), m)
         return
-    answers = crowd.answer(0, scheduler.request(0, range(N), m))
+    answers = fake.answer(0, scheduler.request(0, range(N), m))
     scheduler.observe(0, [r for r in answers if r.client in reporting], "probe")
     chosen = set(scheduler.select(0, range(N), m, sorted(pending)).clients)
     at_work = Counter(groups[c] for c in pending)
@@ -194,12 +194,12 @@ def test_weights_of_live_adcs_leave_out_what_pending_clients_represent() -> None
 def test_a_sliding_window_resumes(name: str) -> None:
     """Two clients are replaced at a time, as in a buffered federation, with restores between."""
     make = (SCHEDULERS | FREE)[name]
-    crowd = Crowd(range(N))
+    fake = FakeClients(range(N))
     whole, resumed = make(), make()
     window: list[Any] = []
     for server_round in range(20):
-        one = crowd.play(whole, server_round, 2, pending=window)
-        two = crowd.play(resumed, server_round, 2, pending=window)
+        one = fake.run_round(whole, server_round, 2, pending=window)
+        two = fake.run_round(resumed, server_round, 2, pending=window)
         assert one == two
         assert not set(one.clients) & set(window)
         state = unpack(pack(resumed.state()))

@@ -14,7 +14,7 @@ from adcs._serialization import pack
 from adcs.reports.quality import rescale
 from adcs.schedulers.ocs import optimal_probabilities
 from adcs.schedulers.ranking import descending
-from adcs.testing import Crowd
+from adcs.testing import FakeClients
 
 
 def clustered(groups: int = 5, each: int = 3, width: int = 40, seed: int = 0) -> np.ndarray:
@@ -211,17 +211,17 @@ class TestADCS:
 
 class TestStaticDPP:
     def test_same_cohort_for_ever(self):
-        crowd = Crowd(range(15))
+        fake = FakeClients(range(15))
         scheduler = adcs.StaticDPP()
-        cohorts = {crowd.play(scheduler, r, 5).clients for r in range(30)}
+        cohorts = {fake.run_round(scheduler, r, 5).clients for r in range(30)}
         assert len(cohorts) == 1
 
     def test_samples_vary_and_repeat_by_seed(self):
-        crowd = Crowd(range(15))
+        fake = FakeClients(range(15))
         one, two = adcs.StaticDPP(sample=True), adcs.StaticDPP(sample=True)
-        first = [crowd.play(one, r, 5).clients for r in range(10)]
+        first = [fake.run_round(one, r, 5).clients for r in range(10)]
         assert len(set(map(frozenset, first))) > 3
-        assert first == [crowd.play(two, r, 5).clients for r in range(10)]
+        assert first == [fake.run_round(two, r, 5).clients for r in range(10)]
 
     def test_sampling_beyond_the_rank_takes_the_mode(self):
         scheduler = adcs.StaticDPP(sample=True)
@@ -264,8 +264,8 @@ class TestRules:
                 self.MAKES[which](groups=groups, caps=cap, required=required)
             return
         scheduler = self.MAKES[which](groups=groups, caps=cap, required=required, seed=seed)
-        crowd = Crowd(range(12))
-        answers = crowd.answer(0, scheduler.request(0, range(12), m))
+        fake = FakeClients(range(12))
+        answers = fake.answer(0, scheduler.request(0, range(12), m))
         scheduler.observe(0, [r for r in answers if r.client in heard], "probe")
         cohort = scheduler.select(0, range(12), m)
         counts = Counter(groups[c] for c in cohort.clients)

@@ -6,15 +6,31 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from adcs._types import ClientId
+from adcs._validation import check_int
+from adcs.dpp.numbers import brief
+from adcs.reports.report import as_client_id
+
+UNKNOWN_GROUP = "unknown"
+"""The default group of clients that `groups` does not name."""
 
 
 class CohortConstraints:
     """Which clients must be in a cohort, and how many of a group may be.
 
+    Parameters
+    ----------
+    groups, caps, required, unknown_group
+        As in `Scheduler`.
+
     Examples
     --------
     >>> constraints = CohortConstraints(groups={"a": "north", "b": "north", "c": "south"}, caps=1)
     >>> constraints.builder(["a", "b", "c"], m=3).slots_left
+    2
+
+    Clients in no group share one, and so one cap.
+
+    >>> constraints.builder(["a", "made up", "made up too"], m=3).slots_left
     2
     """
 
@@ -23,15 +39,24 @@ class CohortConstraints:
         groups: Mapping[ClientId, Hashable] | None = None,
         caps: int | Mapping[Hashable, int] | None = None,
         required: Iterable[ClientId] = (),
+        unknown_group: Hashable | None = UNKNOWN_GROUP,
     ) -> None:
-        self.groups = dict(groups or {})
+        if groups is not None and not isinstance(groups, Mapping):
+            raise ValueError(f"groups must map client ids to groups, got {brief(groups)}")
+        self.groups = {_check_id(c, "groups"): group for c, group in (groups or {}).items()}
         self.caps = dict(caps) if isinstance(caps, Mapping) else caps
-        self.required = tuple(required)
+        self.required = tuple(_check_id(client, "required") for client in required)
+        self.unknown_group = unknown_group
+        for label in (unknown_group, *self.groups.values()):
+            if not isinstance(label, Hashable):
+                raise ValueError(f"a group must be hashable, as strings are, got {brief(label)}")
+        named = set(self.groups.values())
+        self._caps_unknown = unknown_group is not None and unknown_group not in named
         if caps is not None and not self.groups:
             raise ValueError("caps need groups: a mapping from client id to group")
         for cap in self.caps.values() if isinstance(self.caps, dict) else [self.caps]:
-            if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 0):
-                raise ValueError(f"caps must be whole numbers >= 0, got {cap!r}")
+            if cap is not None:
+                check_int("caps", cap, minimum=0)
         if len(set(self.required)) < len(self.required):
             raise ValueError(f"required must be distinct, got {list(self.required)!r}")
         for group, count in Counter(map(self.group, self.required)).items():
@@ -43,18 +68,32 @@ class CohortConstraints:
         return self.caps is not None or bool(self.required)
 
     def group(self, client: ClientId) -> Hashable:
-        """Return the client's group; a client in none is a group of its own."""
-        return self.groups.get(client, ("client", client))
+        """Return the client's group; clients that `groups` does not name share one."""
+        if client in self.groups:
+            return self.groups[client]
+        return ("client", client) if self.unknown_group is None else self.unknown_group
 
     def cap(self, group: Hashable) -> int | None:
-        """Return how many of a group may be in, None for any number."""
-        return self.caps.get(group) if isinstance(self.caps, dict) else self.caps
+        """Return how many of a group may be in a cohort, None for any number."""
+        if not isinstance(self.caps, dict):
+            return self.caps
+        if group not in self.caps and self._caps_unknown and group == self.unknown_group:
+            # Otherwise made-up ids would evade all caps.
+            return min(self.caps.values(), default=None)
+        return self.caps.get(group)
 
     def builder(
         self, clients: Sequence[ClientId], m: int, pending: Sequence[ClientId] = ()
     ) -> CohortBuilder:
         """Return an empty cohort to fill from these clients; pending ones count towards caps."""
         return CohortBuilder(self, clients, m, pending)
+
+
+def _check_id(client: object, name: str) -> ClientId:
+    known = as_client_id(client)
+    if known is None:
+        raise ValueError(f"{name} must name clients by ints or strings, got {brief(client)}")
+    return known
 
 
 class CohortBuilder:
@@ -65,15 +104,15 @@ class CohortBuilder:
     slots_left
         How many clients can still be admitted.
     required
-        The required clients that are to be admitted. A pending client is in no need of it, and
-        one whose group is full of pending clients has to wait.
+        The required clients that are to be admitted: not those that are pending, nor those whose
+        group pending clients fill.
 
     Examples
     --------
     >>> constraints = CohortConstraints({"a": "north", "b": "north"}, caps=1, required=["c"])
     >>> builder = constraints.builder(["a", "b", "c", "d"], m=3)
     >>> builder.fill([*builder.required, "a", "b", "d"])
-    ['c', 'a', 'd']
+    ['c', 'a']
     """
 
     def __init__(

@@ -16,18 +16,19 @@ from adcs.schedulers.snapshot import SnapshotScheduler
 
 
 class DivFL(SnapshotScheduler):
-    """Facility location on distances between updates: every client is near to a chosen one.
+    """Facility location on distances between updates: the chosen clients represent all others.
 
     Parameters
     ----------
     refresh_every
-        Number of rounds for which one probe of all updates serves.
+        R: all clients are probed for their updates every R rounds.
     by_cluster
-        Weight each chosen client by the number of clients it is nearest to, instead of equally.
+        Weight each chosen client by the number of clients that it represents, instead of
+        equally.
     sketch
         A `Sketcher` if clients are to send sketches in place of whole updates.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
     Examples
     --------

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from adcs._types import ClientId
+from adcs._validation import check_int
 from adcs.dpp.constraints import Constraints
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketcher
-from adcs.schedulers.base import Cohort, Request, Scheduler, Signal, Source
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.schedulers.unknown_clients import select_with_unknown
 
 
@@ -24,11 +25,11 @@ class SnapshotScheduler(Scheduler):
     sketch
         A `Sketcher` if clients are to send sketches in place of whole updates.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
     """
 
     observed_sources = frozenset[Source]({"enrolment", "probe"})
-    signals: frozenset[Signal] = frozenset({"update"})
+    signals: frozenset[str] = frozenset({"update"})
 
     repeats: bool = True
     """Whether the same snapshot, clients and m give the same cohort in every round."""
@@ -87,16 +88,20 @@ class SnapshotScheduler(Scheduler):
 
 
 def check_refresh_every(refresh_every: int | None) -> int | None:
-    """Return refresh_every, or raise unless it is a whole number >= 1 or None."""
-    if refresh_every is not None and (
-        isinstance(refresh_every, bool) or not isinstance(refresh_every, int) or refresh_every < 1
-    ):
-        raise ValueError(f"refresh_every must be a whole number >= 1, got {refresh_every!r}")
-    return refresh_every
+    """Return refresh_every, or raise unless it is a whole number >= 1 or None.
+
+    >>> check_refresh_every(20)
+    20
+    """
+    return None if refresh_every is None else check_int("refresh_every", refresh_every, minimum=1)
 
 
 def check_sketch(sketch: Sketcher | None) -> Sketcher | None:
-    """Return sketch, or raise unless it is a Sketcher or None."""
+    """Return sketch, or raise unless it is a Sketcher or None.
+
+    >>> check_sketch(Sketcher(size=64)).size
+    64
+    """
     if sketch is not None and not isinstance(sketch, Sketcher):
         raise ValueError(f"sketch must be a Sketcher or None, got {sketch!r}")
     return sketch

@@ -1,4 +1,4 @@
-"""StaticDPP: one determinantal kernel, built before training and never again."""
+"""StaticDPP: a DPP whose kernel is built once, before training."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from adcs.schedulers.determinantal import DeterminantalScheduler
 
 
 class StaticDPP(DeterminantalScheduler):
-    """The MAP of the first round's kernel, the same cohort for ever.
+    """The MAP of the first round's kernel: the same cohort in every round.
 
     Parameters
     ----------
     theta
-        0, the default and the paper's benchmark, is diversity alone; above 0 quality counts, as
-        it was at the first round.
+        Weight of quality, as reported in the first round. 0, the default and the paper's
+        benchmark, is diversity alone.
     sample
-        Draw each cohort from the m-DPP of the fixed kernel instead of taking its mode. Where the
-        kernel's rank is below m there is no such distribution and the mode is taken; so it is
-        where qualities lie too far apart to compute with.
+        Sample each cohort from the m-DPP of the kernel instead of taking its mode. Where the
+        kernel's rank is below m that distribution does not exist, and the mode is taken; the same
+        holds where qualities are too far apart for float64.
     quality, scale, sketch
         As in `ADCS`.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`. The last three go with the mode
-        only.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`. Caps and required
+        clients go with the mode only.
 
     Examples
     --------
@@ -81,6 +81,6 @@ class StaticDPP(DeterminantalScheduler):
                 rng=self.rng(server_round, purpose=1),
                 given=constraints.given,
             )
-        except ValueError:  # quality so far apart that the distribution is all but its mode
+        except ValueError:  # qualities so far apart that nearly all probability is on the mode
             return mode
         return Cohort.of([known[i] for i in chosen], rank=rank)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from adcs._types import Float64Array, IndexArray
+from adcs.reports.report import MAX_VALUE
 
 MEMORY = 0.999
 """Forgetting factor of the sums behind eta, noise and drift, at each batch of reports."""
@@ -82,8 +83,11 @@ class LossTracker:
         """Lower all losses by eta times the inner products <u_j, step> with a global step."""
         self._products += products
         xy, xx = self._slope_sums
-        if xy > 0.0 and xx > 0.0:
-            self.loss -= xy / xx * products
+        with np.errstate(over="ignore"):
+            eta = xy / xx if xy > 0.0 and xx > 0.0 else 0.0
+            if 0.0 < eta < np.inf:
+                # Losses beyond this are not reported, so none is predicted.
+                self.loss = np.clip(self.loss - eta * products, -MAX_VALUE, MAX_VALUE)
 
     @property
     def noise(self) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -15,7 +15,8 @@ from adcs.dpp.kernel import alpha, check_theta, unit_rows
 from adcs.dpp.tolerances import Scoring
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketcher
-from adcs.schedulers.base import Cohort, Request, Scheduler, Signal, Source
+from adcs.reports.store import ReportStore
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.schedulers.client_dpp import ClientDPP
 from adcs.schedulers.live_adcs.aggregation_weights import fitted_weights
 from adcs.schedulers.live_adcs.kernel import LiveKernel
@@ -23,7 +24,6 @@ from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
 from adcs.schedulers.live_adcs.participation import Participation
 from adcs.schedulers.live_adcs.probe_budget import ProbeBudget
 from adcs.schedulers.live_adcs.quality import standardised_loss
-from adcs.schedulers.live_adcs.sketch_reports import ReportSketcher
 from adcs.schedulers.live_adcs.waiting import WaitingRule
 from adcs.schedulers.snapshot import check_refresh_every, check_sketch
 from adcs.schedulers.unknown_clients import select_with_unknown
@@ -33,7 +33,7 @@ MAX_STEP_NORM_RATIO = 1000.0
 
 QualityScore = Callable[[Float64Array, Float64Array, IndexArray], Float64Array]
 Weighting = Callable[[Float64Array, Float64Array, Float64Array, IndexArray], Float64Array]
-SIGNALS: frozenset[Signal] = frozenset({"update", "loss"})
+SIGNALS = frozenset({"update", "loss"})
 
 
 class LiveADCS(Scheduler):
@@ -61,7 +61,7 @@ class LiveADCS(Scheduler):
     sketch
         A `Sketcher` if updates are to be kept, and probes answered, as sketches.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
     Attributes
     ----------
@@ -120,7 +120,8 @@ class LiveADCS(Scheduler):
         self.dpp: ClientDPP | None = None
         self._participation = Participation()
         self._weights: dict[ClientId, float] = {}
-        self._sketching = None if sketch is None else ReportSketcher(sketch)
+        self.reports = ReportStore(self.sketch)
+        self._generation = 0  # of the reports that the kernel was made from
 
     def known_clients(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
         """Return those of the clients that have reported an update and a loss."""
@@ -158,24 +159,13 @@ class LiveADCS(Scheduler):
 
     # observe
 
-    def observe(self, server_round: int, reports: Iterable[ClientReport], source: Source) -> None:
-        """Take evidence, with updates turned into sketches where sketches are kept."""
-        if self._sketching is not None:
-            sketched = self._sketching.of(reports)
-            self._refused += sketched.refused
-            if sketched.turned:
-                self.reports.forget()
-                self._start_over()
-            reports = sketched.reports
-        super().observe(server_round, reports, source)
-
     def _observe(self, server_round: int, reports: Sequence[ClientReport], source: Source) -> None:
         """Update the kernel and the losses of those that report, and predict the other losses."""
         # The store keeps no updates: the kernel has them.
         bare = [replace(report, update=None, sketch=None) for report in reports]
         super()._observe(server_round, bare, source)
-        if len(self._participation) and self.kernel.unit.shape[1] != self.reports.width:
-            self._start_over()  # most updates now have another size
+        if self.reports.generation != self._generation:
+            self._start_over()  # most updates now have another form
         usable = [r for r in reports if r.loss is not None and r.vector is not None]
         # By the round of their model, then by id, whatever the order in which they came.
         usable.sort(
@@ -191,6 +181,7 @@ class LiveADCS(Scheduler):
 
     def _start_over(self) -> None:
         """Drop everything that was learned from updates and losses."""
+        self._generation = self.reports.generation
         self.kernel.clear()
         self.loss_tracker.clear()
         self._participation.clear()
@@ -220,12 +211,11 @@ class LiveADCS(Scheduler):
     def _predict(self, reports: list[ClientReport]) -> None:
         """Predict how the global step of these replies changes all losses."""
         weights = np.array([self._weights.get(report.client, 0.0) for report in reports])
+        rows = self._participation.rows([report.client for report in reports])
+        norms = self.kernel.norms[rows]
+        longest = MAX_STEP_NORM_RATIO * np.median(self.kernel.norms)
+        weights *= np.divide(longest, norms, out=np.ones(norms.size), where=norms > longest)
         if weights.sum() > 0.0:
-            rows = self._participation.rows([report.client for report in reports])
-            norms = self.kernel.norms
-            longest = MAX_STEP_NORM_RATIO * np.median(norms)
-            if norms.max() > longest:
-                weights = weights * np.minimum(1.0, longest / norms[rows])
             shares = weights / weights.sum()
             self.loss_tracker.predict(shares @ self.kernel.inner_products(rows))
 
@@ -292,7 +282,7 @@ class LiveADCS(Scheduler):
             "participation": self._participation.state(),
             "probe_budget": self.probe_budget.state(),
             "weights": [[client, weight] for client, weight in self._weights.items()],
-            "sketching": None if self._sketching is None else self._sketching.state(),
+            "generation": self._generation,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -303,6 +293,5 @@ class LiveADCS(Scheduler):
         self._participation.restore(state["participation"])
         self.probe_budget.restore(state["probe_budget"])
         self._weights = dict(state["weights"])
+        self._generation = int(state["generation"])
         self.dpp = None
-        if self._sketching is not None:
-            self._sketching.restore(state["sketching"])
