@@ -12,10 +12,12 @@ A scheduler implements `_select`, and `_request` if it needs reports before it s
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, get_args
@@ -33,6 +35,7 @@ from adcs.schedulers.constraints import UNKNOWN_GROUP, CohortConstraints
 
 Source = Literal["enrolment", "probe", "training"]
 SOURCES: tuple[Source, ...] = get_args(Source)
+_CONSTRAINT_SETTINGS = ("groups", "caps", "required")
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,25 @@ class Cohort:
         return cls(tuple(clients), (1.0,) * len(clients), True, diagnostics)
 
 
+def _recording_settings(init: Callable[..., None]) -> Callable[..., None]:
+    """Return an __init__ that records its arguments, for the scheduler's repr."""
+
+    @functools.wraps(init)
+    def recorded(self: Scheduler, *args: Any, **settings: Any) -> None:
+        if type(self).__init__ is recorded:  # not where a subclass calls its parent's
+            # Constraints may be iterators, which can be read once; `constraints` keeps them.
+            kept = {n: None if n in _CONSTRAINT_SETTINGS else v for n, v in settings.items()}
+            self._settings = (args, kept)
+        init(self, *args, **settings)
+
+    return recorded
+
+
 class Scheduler(ABC):
     """Base class of all schedulers.
+
+    The repr of a scheduler is the call that makes it again, and its spec on the command line;
+    settings at their defaults are left out.
 
     Parameters
     ----------
@@ -127,6 +147,8 @@ class Scheduler(ABC):
     ...         return Cohort.of(self.take(clients[start:] + clients[:start], m))
     >>> InTurn().select(1, ["a", "b", "c"], 2).clients
     ('c', 'a')
+    >>> InTurn(seed=3, required=["a"])
+    InTurn(seed=3, required=('a',))
     """
 
     fixed_size: bool = True
@@ -144,6 +166,14 @@ class Scheduler(ABC):
     pending: tuple[ClientId, ...] = ()
     """While `_select` runs: the pending clients, sorted by id. They are not among its clients."""
 
+    _settings: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = _recording_settings(cls.__init__)  # type: ignore[method-assign]
+
+    @_recording_settings
     def __init__(
         self,
         *,
@@ -161,6 +191,20 @@ class Scheduler(ABC):
         self._sorted: tuple[tuple[ClientId, ...], tuple[ClientId, ...]] = ((), ())
         self._set: tuple[tuple[ClientId, ...], frozenset[ClientId]] = ((), frozenset())
         self._checked: tuple[Cohort | None, tuple[ClientId, ...], int] = (None, (), 0)
+
+    def __repr__(self) -> str:
+        if self._settings is None:  # an __init__ that was added later, as dataclasses do
+            return super().__repr__()
+        args, settings = self._settings
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        given = {**dict(zip(names, args, strict=False)), **settings}
+        given |= {n: getattr(self.constraints, n) for n in _CONSTRAINT_SETTINGS if n in given}
+        shown = [
+            f"{name}={_literal(value)}"
+            for name, value in given.items()
+            if _literal(value) != _literal(_default(type(self), name))
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     # What engines call.
 
@@ -385,6 +429,34 @@ def _sorted_ids(given: Iterable[ClientId], name: str) -> tuple[ClientId, ...]:
         if one == next_one:
             raise ValueError(f"{name} must be distinct, got {one!r} more than once")
     return clients
+
+
+def _default(kind: type, name: str) -> Any:
+    """Return the default of a setting, from the first class in the MRO that names it."""
+    for base in kind.__mro__:
+        parameters = inspect.signature(vars(base).get("__init__", object)).parameters
+        if name in parameters:
+            return parameters[name].default
+    return inspect.Parameter.empty
+
+
+def _literal(value: Any) -> str:
+    """Return a setting as Python source, without NumPy's types.
+
+    >>> _literal({"a": np.float64(0.5), "b": (np.int64(1),)})
+    "{'a': 0.5, 'b': (1,)}"
+    """
+    return getattr(value, "__name__", repr(value)) if callable(value) else repr(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item) for item in value)
+    return value
 
 
 def _check_round(server_round: int) -> int:
