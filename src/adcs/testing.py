@@ -297,9 +297,9 @@ def reports_are_copied(make: Make) -> None:
 
 
 def rules_are_obeyed(make: Make) -> None:
-    """Required clients are in, and no group has more places than its cap."""
+    """Required clients are in, and no group, that of unknown clients included, is above its cap."""
     crowd = Crowd(range(12))
-    required, capped = make(), make()
+    required, capped, unknown = make(), make(), make()
     if not required.supports_constraints:
         return
     required.constraints = CohortConstraints(required=[11])
@@ -307,6 +307,7 @@ def rules_are_obeyed(make: Make) -> None:
         capped.constraints = CohortConstraints(
             {client: client % 3 for client in range(12)}, {0: 1, 1: 2}
         )
+        unknown.constraints = CohortConstraints({client: client % 3 for client in range(6)}, 1)
     for server_round in range(3):
         assert 11 in crowd.play(required, server_round, 4).clients, "required clients are in"
         groups = [int(client) % 3 for client in crowd.play(capped, server_round, 6).clients]
@@ -314,6 +315,10 @@ def rules_are_obeyed(make: Make) -> None:
             assert groups.count(0) <= 1, "no group is above its cap"
             assert groups.count(1) <= 2, "no group is above its cap"
             assert len(groups) == 6, "places that a cap closes go to others"
+            strangers = [
+                client for client in crowd.play(unknown, server_round, 6).clients if int(client) > 5
+            ]
+            assert len(strangers) == 1, "clients in no group share one"
 
 
 def wrong_calls_are_errors(make: Make) -> None:

@@ -447,3 +447,74 @@ def test_a_client_without_a_name_is_refused_before_it_is_sketched():
     scheduler.observe(0, reports, "training")
     assert scheduler.known_clients((1,)) == [1]
     assert len(scheduler.select(0, (1,), 1).diagnostics["refused"]) == 1
+
+
+# Numbers that decide who counts for how much.
+
+
+def test_strangers_weigh_what_the_others_weigh_on_average() -> None:
+    scheduler = adcs.LiveADCS()
+    rows = np.random.default_rng(0).normal(size=(6, 9))
+    told = [ClientReport(c, 0, loss=1.0 + c, update=rows[c]) for c in range(6)]
+    scheduler.observe(0, told, "probe")
+    cohort = scheduler.select(0, range(12), 8)
+    drawn = cohort.diagnostics["drawn"]
+    weights = dict(zip(cohort.clients, cohort.weights, strict=True))
+    assert set(drawn) == {c for c in cohort.clients if c >= 6}
+    assert 3 <= len(drawn) <= 5
+    usual = np.mean([weights[c] for c in cohort.clients if c < 6])
+    assert usual < 0.5  # the weights of the known add up to one, nearly
+    assert [weights[c] for c in drawn] == pytest.approx([usual] * len(drawn))
+
+
+@pytest.mark.parametrize(("times", "believed"), [(0.9e2, True), (1.1e2, False), (1e5, False)])
+def test_of_the_first_surprises_only_the_absurd_are_left_out(times: float, believed: bool) -> None:
+    """Squares of more than 1e4 times their median: deviations of more than 100 times."""
+    tracker = LossTracker()
+    tracker.update(np.arange(13), np.ones(13), 0)
+    off = np.full(13, 0.1)
+    off[12] *= times
+    tracker.update(np.arange(13), 1.0 + off, 1)
+    noise, drift = tracker.noise
+    mean = float((off**2).mean()) if believed else 0.01
+    assert noise + drift == pytest.approx(mean, rel=0.01)
+
+
+def due(server_round: int, m: int, **settings: Any) -> list[int]:
+    """Who gets a place for having waited, of six clients heard of in round 0 and never chosen."""
+    scheduler = adcs.LiveADCS(patience=2.0, **settings)
+    rows = np.random.default_rng(0).normal(size=(6, 9))
+    told = [ClientReport(c, 0, loss=1.0, update=rows[c]) for c in range(6)]
+    scheduler.observe(0, told, "probe")
+    return list(scheduler.select(server_round, range(6), m).diagnostics["waited"])
+
+
+def test_patience_ends_after_as_many_rounds_as_it_says() -> None:
+    assert due(5, m=2) == []  # patience N / m = 6
+    assert due(6, m=2) == [0]
+    assert due(7, m=2) == [0]
+
+
+def test_those_who_waited_get_half_of_the_places() -> None:
+    for m, places in ((1, 1), (2, 1), (3, 2), (4, 2), (5, 3)):
+        assert due(100, m) == list(range(places))
+    assert due(100, 4, required=[0, 5]) == [1, 2]
+    assert due(100, 4, required=[0, 4, 5]) == [1]
+    assert due(100, 2, required=[4, 5]) == []
+
+
+@pytest.mark.parametrize("length", [1.0, 999.0, 1001.0, 1e6, 1e29])
+def test_in_predictions_no_update_is_longer_than_a_thousand_median_ones(length: float) -> None:
+    scheduler = adcs.LiveADCS(patience=None)
+    row = np.array([0.6, 0.8])
+    lengths = {c: length if c == 7 else 1.0 for c in range(8)}
+    told = {c: ClientReport(c, 0, loss=1.0, norm=lengths[c], update=row) for c in range(8)}
+    scheduler.observe(0, list(told.values()), "probe")
+    cohort = scheduler.select(0, range(8), 8)
+    weights = dict(zip(cohort.clients, cohort.weights, strict=True))
+    products: list[np.ndarray] = []
+    scheduler.loss_tracker.predict = products.append  # type: ignore[method-assign]
+    scheduler.observe(0, [told[0], told[7]], "training")
+    own, other = weights[0], weights[7] * min(1.0, 1000.0 / length)
+    expected = (own + other * length) / (own + other)
+    assert products[0][:7] == pytest.approx(np.full(7, expected))

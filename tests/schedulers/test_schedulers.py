@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 import adcs
 from adcs._serialization import pack
+from adcs.experiments.specs import make_scheduler
 from adcs.reports.quality import rescale
 from adcs.schedulers.ocs import optimal_probabilities
 from adcs.schedulers.ranking import descending
@@ -286,6 +290,57 @@ class TestRules:
         chosen = scheduler.select(0, range(12), 5).clients
         assert sum(c < 6 for c in chosen) == 1
 
+    @pytest.mark.parametrize("make", [*MAKES, adcs.LiveADCS])
+    def test_made_up_ids_share_a_group(self, make):
+        """A gang of unknown ids gets one group's places, whatever the caps are given as."""
+        groups = {c: f"site {c % 3}" for c in range(6)}
+        crowd = Crowd([*range(6), *(f"made up {c}" for c in range(9))])
+
+        def places(**settings):
+            scheduler = make(groups=groups, **settings)
+            counts = []
+            for server_round in range(3):
+                chosen = crowd.play(scheduler, server_round, 9).clients
+                counts.append(sum(isinstance(client, str) for client in chosen))
+            return counts
+
+        assert places(caps=2) == [2] * 3
+        named = {"site 0": 2, "site 1": 1, "site 2": 2}
+        assert places(caps=named) == [1] * 3  # the smallest, where they have none
+        assert places(caps={**named, "unknown": 3}) == [3] * 3
+        assert places(caps={**named, "guests": 0}, unknown_group="guests") == [0] * 3
+        assert max(places(caps=named, unknown_group="site 2")) <= 2
+        assert places(caps={"site 1": 1}, unknown_group=None)[0] >= 4  # each one its own
+        assert min(places(caps=1, unknown_group=None)) >= 6
+
+    def test_unknown_clients_that_are_required_have_their_cap_too(self):
+        with pytest.raises(ValueError, match="required has 2 clients of group 'unknown', cap 1"):
+            adcs.ADCS(groups={0: "a"}, caps=1, required=["x", "y"])
+        adcs.ADCS(groups={0: "a"}, caps=1, required=["x", "y"], unknown_group=None)
+        adcs.ADCS(required=["x", "y"])
+
+    @pytest.mark.parametrize(
+        ("settings", "named"),
+        [
+            ({"groups": [1, 2]}, r"groups must map client ids to groups, got \[1, 2\]"),
+            ({"groups": {1.5: "a"}}, r"groups must name clients by ints or strings, got 1\.5"),
+            ({"groups": {1: ["a"]}}, r"a group must be hashable, .* got \['a'\]"),
+            ({"unknown_group": ["a"]}, r"a group must be hashable, .* got \['a'\]"),
+            ({"required": [(1, 2)]}, r"required must name clients .* got \(1, 2\)"),
+        ],
+    )
+    def test_rules_that_cannot_be_are_refused(self, settings, named):
+        with pytest.raises(ValueError, match=named):
+            adcs.Uniform(**settings)
+
+    def test_ids_of_rules_are_plain(self):
+        scheduler = adcs.Uniform(
+            groups={np.int64(1): "a", np.int64(2): "a"}, caps=1, required=[np.int64(2)]
+        )
+        chosen = scheduler.select(0, range(3), 2).clients
+        assert {type(client) for client in chosen} == {int}
+        assert set(chosen) == {0, 2}
+
     def test_caps_need_groups(self):
         with pytest.raises(ValueError, match="groups"):
             adcs.Uniform(caps=2)
@@ -530,3 +585,97 @@ def test_what_is_known_is_a_mapping() -> None:
         2: 1.0,
     }
     assert scheduler.reports.get("stranger") is None
+
+
+share = st.floats(0.0, 1.0, exclude_max=True)
+count = st.integers(1, 10**6)
+sketch = st.none() | st.builds(
+    adcs.Sketcher,
+    size=st.integers(1, 4096),
+    kind=st.sampled_from(["count", "sparse", "gaussian"]),
+    dtype=st.sampled_from(["int8", "float32"]),
+    seed=st.integers(0, 2**64 - 1),
+)
+client = st.integers(0, 2**64) | st.text(max_size=5)
+common = {
+    "seed": st.integers(0, 2**40) | st.integers(0, 9).map(np.int64),
+    "groups": st.dictionaries(client, st.text(max_size=3) | st.integers() | st.tuples(count)),
+}
+kernel = {
+    "theta": share | share.map(np.float64),
+    "quality": st.sampled_from(["loss", "norm", "examples", "communication"]),
+    "scale": st.sampled_from([None, "standard", "rank"]),
+    "sketch": sketch,
+}
+SETTINGS = {
+    adcs.Uniform: {"by_size": st.booleans()},
+    adcs.PowerOfChoice: {"candidates": st.none() | count},
+    adcs.OCS: {"independent": st.booleans()},
+    adcs.DivFL: {"refresh_every": count, "by_cluster": st.booleans(), "sketch": sketch},
+    adcs.StaticDPP: {**kernel, "sample": st.booleans()},
+    adcs.ADCS: {**kernel, "refresh_every": count, "gamma": share},
+    adcs.LiveADCS: {
+        "theta": share,
+        "patience": st.none() | st.floats(1.0, 1e300),
+        "refresh_every": st.none() | count,
+        "probe_share": st.floats(0.0, 1e300),
+        "sketch": sketch,
+    },
+}
+made = st.one_of(
+    [
+        st.fixed_dictionaries({}, optional={**common, **own}).map(lambda s, kind=kind: kind(**s))
+        for kind, own in SETTINGS.items()
+    ]
+)
+
+
+def content(scheduler):
+    """All that a scheduler is made of, parts of its own included."""
+    return {
+        name: vars(value) if name in ("rules", "budget") else value
+        for name, value in vars(scheduler).items()
+        if isinstance(value, (bool, int, float, str, frozenset, adcs.Sketcher, type(None)))
+        or name in ("rules", "budget")
+    }
+
+
+class TestRepr:
+    @given(made)
+    @settings(max_examples=300, deadline=None)
+    def test_it_makes_the_same_scheduler(self, scheduler):
+        text = repr(scheduler)
+        for twin in (eval(text, vars(adcs)), make_scheduler(text, seed=scheduler.seed)):
+            assert type(twin) is type(scheduler)
+            assert content(twin) == content(scheduler)
+        assert repr(eval(text, vars(adcs))) == text
+
+    def test_defaults_are_left_out(self):
+        assert repr(adcs.ADCS(theta=0.5)) == "ADCS(theta=0.5)"
+        assert repr(adcs.ADCS(theta=0.8, seed=0, sketch=None, caps=None)) == "ADCS()"
+        assert repr(adcs.StaticDPP(theta=0.8)) == "StaticDPP(theta=0.8)"
+        assert repr(adcs.Uniform(seed=np.int64(3))) == "Uniform(seed=3)"
+        groups = {np.int64(1): "a", 2: "a"}
+        one = adcs.OCS(groups=groups, caps={"a": 1}, required=iter([1]))
+        assert repr(one) == "OCS(groups={1: 'a', 2: 'a'}, caps={'a': 1}, required=(1,))"
+
+    def test_a_scheduler_of_one_s_own(self):
+        class Mine(adcs.LiveADCS):
+            def __init__(self, decay=0.5, *, horizon=3, **common):
+                super().__init__(patience=horizon, **common)
+
+        class Yours(Mine):
+            pass
+
+        assert repr(Mine()) == "Mine()"
+        assert repr(Mine(0.25, theta=0.1)) == "Mine(decay=0.25, theta=0.1)"
+        assert repr(Yours(horizon=9)) == "Yours(horizon=9)"
+        assert list(inspect.signature(Mine).parameters) == ["decay", "horizon", "common"]
+        assert repr(adcs.ADCS(quality=len)) == "ADCS(quality=len)"
+
+    def test_copies_keep_it(self):
+        scheduler = adcs.ADCS(theta=0.25)
+        for twin in (copy.deepcopy(scheduler), pickle.loads(pickle.dumps(scheduler))):
+            assert repr(twin) == "ADCS(theta=0.25)"
+        drawn = adcs.Uniform(required=(client for client in "ab"))
+        assert repr(copy.deepcopy(drawn)) == "Uniform(required=('a', 'b'))"

@@ -22,6 +22,7 @@ what keeps many from being bought under different names is a cap per group.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
@@ -29,6 +30,7 @@ import numpy as np
 
 from adcs._types import Float64Array, IndexArray
 from adcs.dpp.kernel import quality_precision
+from adcs.dpp.numbers import brief, real
 from adcs.reports.report import ClientReport
 
 QualityName = Literal["loss", "norm", "examples", "communication"]
@@ -53,9 +55,10 @@ def check_scale(scale: Scale | None) -> Scale | None:
 
 def check_gamma(gamma: float) -> float:
     """Return gamma as a float, or raise if it is outside [0, 1]."""
-    if not 0.0 <= float(gamma) <= 1.0:
-        raise ValueError(f"gamma must lie in [0, 1], got {gamma!r}")
-    return float(gamma)
+    value = real(gamma)
+    if value is None or not 0.0 <= value <= 1.0:
+        raise ValueError(f"gamma must lie in [0, 1], got {brief(gamma)}")
+    return value
 
 
 def read(report: ClientReport, quality: Quality) -> float | None:
@@ -77,7 +80,10 @@ def read(report: ClientReport, quality: Quality) -> float | None:
     else:
         seconds = report.communication_seconds
         value = None if seconds is None else -seconds
-    return None if value is None or not np.isfinite(value) else float(value)
+    number = float(value) if isinstance(value, (bool, np.bool_)) else real(value)
+    if number is None and value is not None:
+        raise ValueError(f"quality must return a number or None, got {brief(value)}")
+    return None if number is None or not math.isfinite(number) else number
 
 
 def rescale(values: Float64Array, scale: Scale) -> Float64Array:
@@ -93,6 +99,10 @@ def rescale(values: Float64Array, scale: Scale) -> Float64Array:
     # Equal losses differ by rounding; neither scale may turn that into a quality.
     rounding = 8.0 * quality_precision(values)
     if scale == "standard":
+        # The scale has no unit, so a power of two may keep squares in range.
+        top = float(np.abs(values).max())
+        if not 1e-140 < top < 1e140:
+            values = np.ldexp(values, -np.frexp(top)[1])
         centred = values - values.mean()
         spread = float(np.sqrt(np.mean(centred**2)))
         negligible = rounding * float(np.abs(values).max())
@@ -117,12 +127,13 @@ def tie_groups(ordered: Float64Array, rounding: float) -> IndexArray:
     array([0, 0, 1, 2])
     """
     new = np.ones(ordered.size, dtype=bool)
-    new[1:] = np.abs(np.diff(ordered)) > rounding * np.abs(ordered[:-1])
     first = 0
-    for i in np.flatnonzero(~new).tolist():
-        if new[i - 1]:
-            first = i - 1
-        new[i] = abs(ordered[i] - ordered[first]) > rounding * abs(ordered[first])
+    with np.errstate(over="ignore"):
+        new[1:] = np.abs(np.diff(ordered)) > rounding * np.abs(ordered[:-1])
+        for i in np.flatnonzero(~new).tolist():
+            if new[i - 1]:
+                first = i - 1
+            new[i] = abs(ordered[i] - ordered[first]) > rounding * abs(ordered[first])
     return np.cumsum(new) - 1
 
 

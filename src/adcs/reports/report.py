@@ -15,12 +15,15 @@ from numpy.typing import ArrayLike
 
 from adcs._types import ClientId, FloatArray
 from adcs.dpp.kernel import row_norms
+from adcs.dpp.numbers import as_numbers, brief, real
 from adcs.reports.sketch import Sketch
 
 Update = ArrayLike | Sequence[ArrayLike]
 
 ABSURD = 1e30
 """No loss, norm or time of a working client is beyond this; one that claims so is refused."""
+
+_MOST = 2**63 - 1  # the largest whole number that arrays and files hold
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -89,14 +92,31 @@ def flatten(update: Update) -> FloatArray:
     >>> flatten([np.ones((2, 2)), np.zeros(1)])
     array([1., 1., 1., 1., 0.])
     """
-    if isinstance(update, np.ndarray) and update.dtype.kind == "f":
-        return update.ravel()
     if isinstance(update, (list, tuple)) and any(np.ndim(layer) for layer in update):
-        return np.concatenate([np.ravel(np.asarray(layer)) for layer in update])
-    array = np.asarray(update)
-    if array.dtype.kind not in "fiub":  # Text and complex numbers would be read as something else.
-        raise ValueError(f"got an array of {array.dtype}")
-    return array.astype(np.float64).ravel()
+        return np.concatenate([_plain_array(layer, "update").ravel() for layer in update])
+    return _plain_array(update, "update").ravel()
+
+
+def _plain_array(values: Any, name: str) -> FloatArray:
+    """Return numbers as an array of float16, float32 or float64."""
+    if isinstance(values, np.ndarray) and values.dtype == np.float16:
+        return np.asarray(values)
+    return as_numbers(values, name)
+
+
+def plain_client(client: object) -> ClientId | None:
+    """Return a client's id as Python's own int or string; None if it is no id.
+
+    >>> plain_client(np.int64(3)), plain_client("a"), plain_client((1, 2)), plain_client(True)
+    (3, 'a', None, None)
+    """
+    if type(client) is int or type(client) is str:
+        return client
+    if isinstance(client, str):
+        return str.__str__(client)  # of an Enum, str() would be its name
+    if isinstance(client, (int, np.integer)) and not isinstance(client, bool):
+        return int(client)
+    return None
 
 
 def validate_report(report: ClientReport) -> str | None:
@@ -107,8 +127,9 @@ def validate_report(report: ClientReport) -> str | None:
     >>> validate_report(ClientReport(3, server_round=0, update=[0.0, 0.0]))
     'update must have a direction, got all zeros'
     """
-    if not isinstance(report.server_round, (int, np.integer)) or report.server_round < 0:
-        return f"server_round must be a whole number >= 0, got {report.server_round!r}"
+    if not _whole(report.server_round) or not 0 <= report.server_round <= _MOST:
+        given = brief(report.server_round)
+        return f"server_round must be a whole number from 0 to 2^63 - 1, got {given}"
     for name in NUMBERS:
         value = getattr(report, name)
         # Plain numbers of the usual size are nearly all there is; they pass at once.
@@ -147,7 +168,7 @@ class Form(NamedTuple):
             return None
         if report.update is not None or report.sketch is None:
             return cls(False, vector.size, vector.size)
-        return cls(True, vector.size, report.sketch.update_size or 0)
+        return cls(True, vector.size, int(report.sketch.update_size or 0))
 
     def agrees(self, other: Form) -> bool:
         """Return whether vectors of the two forms can be compared."""
@@ -176,33 +197,61 @@ def check_compatible(report: ClientReport, form: Form | None) -> str | None:
 def as_plain(report: ClientReport) -> ClientReport:
     """Return a usable report with its client and numbers as Python's own types.
 
-    Whoever reads them later need not know what else can be taken for a number.
+    Numbers are floats and the examples an int. Whoever reads them later need not know what else
+    can be taken for a number.
 
-    >>> as_plain(ClientReport(np.int64(3), 0, loss=np.float32(0.5))).loss
-    0.5
+    >>> as_plain(ClientReport(np.int64(3), 0, loss=10**25)).loss
+    1e+25
     """
     changes: dict[str, Any] = {}
-    if type(report.client) is not int and not isinstance(report.client, str):
-        changes["client"] = int(report.client)
+    if type(report.client) is not int and type(report.client) is not str:
+        changes["client"] = plain_client(report.client)
+    if type(report.server_round) is not int:
+        changes["server_round"] = int(report.server_round)
     for name in NUMBERS:
         value = getattr(report, name)
-        if value is not None and type(value) is not float and type(value) is not int:
-            number = float(value)
-            changes[name] = int(number) if name == "examples" else number
+        wanted = int if name == "examples" else float
+        if value is not None and type(value) is not wanted:
+            changes[name] = wanted(value if _whole(value) else _real(value))
+    if report.sketch is not None and (plain := _plain_sketch(report.sketch)) is not report.sketch:
+        changes["sketch"] = plain
     return replace(report, **changes) if changes else report
 
 
+def _plain_sketch(sketch: Sketch) -> Sketch:
+    values = _plain_array(sketch.values, "sketch")
+    if (
+        values is sketch.values
+        and type(sketch.norm) is float
+        and type(sketch.update_size) in _LENGTHS
+    ):
+        return sketch
+    length = None if sketch.update_size is None else int(sketch.update_size)
+    return Sketch(values, _real(sketch.norm), length, sketch.wire)
+
+
+_LENGTHS = (int, type(None))
+
+
+def _real(value: Any) -> float:
+    number = real(value)
+    assert number is not None  # or it would have been refused
+    return number
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
 def _number_refusal(name: str, value: Any) -> str | None:
-    try:
-        if isinstance(value, (str, bytes)):  # which float() would read
-            raise TypeError
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return f"{name} must be a number, got {str(value)[:60]!r}"
-    if not math.isfinite(number):
+    number = real(value)
+    if number is None:
+        return f"{name} must be a number, got {brief(value)}"
+    if math.isnan(number) or (isinstance(value, (float, np.floating)) and math.isinf(number)):
         return f"{name} must be finite, got {number}"
     if abs(number) > ABSURD:
-        return f"{name} must be at most {ABSURD:g}, got {number:g}"
+        shown = brief(value) if math.isinf(number) else f"{number:g}"
+        return f"{name} must be at most {ABSURD:g}, got {shown}"
     if number < 0 and name != "loss":
         return f"{name} must not be negative, got {number:g}"
     return None
@@ -213,17 +262,19 @@ def _vector_refusal(report: ClientReport) -> str | None:
         try:
             reason = _array_refusal("update", flatten(report.update))
         except (TypeError, ValueError) as error:
-            return f"update must be an array of numbers: {error}"
+            return str(error)
         if reason is not None:
             return reason
     sketch = report.sketch
     if sketch is None:
         return None
     if not isinstance(sketch, Sketch) or not isinstance(sketch.values, np.ndarray):
-        return f"sketch must be a Sketch, got {str(sketch)[:60]!r}"
+        return f"sketch must be a Sketch, got {brief(sketch)}"
+    if sketch.values.ndim != 1:
+        return f"sketch must be one row of numbers, got an array of shape {sketch.values.shape}"
     length = sketch.update_size
-    if length is not None and (not isinstance(length, (int, np.integer)) or length < 1):
-        return f"sketch must have an update_size of at least 1, or None, got {length!r}"
+    if length is not None and not (_whole(length) and 1 <= length <= _MOST):
+        return f"sketch must have an update_size from 1 to 2^63 - 1, or None, got {brief(length)}"
     if (reason := _number_refusal("norm", sketch.norm)) is not None:
         return f"sketch: {reason}"
     return _array_refusal("sketch", sketch.values)

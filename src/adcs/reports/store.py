@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from adcs._types import ClientId, Float64Array, FloatArray
+from adcs.dpp.numbers import brief
 from adcs.reports.majority import Majority
 from adcs.reports.report import (
     NUMBERS,
@@ -16,6 +17,7 @@ from adcs.reports.report import (
     Form,
     as_plain,
     check_compatible,
+    plain_client,
     validate_report,
 )
 from adcs.reports.sketch import Sketch
@@ -107,25 +109,7 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         """
         if isinstance(reports, ReportTable) and reports.plain():
             return reports, []
-        usable: list[ClientReport] = []
-        refused: list[tuple[ClientId, str]] = []
-        seen: set[ClientId] = set()
-        for report in reports:
-            client = getattr(report, "client", None)
-            if isinstance(client, np.integer):
-                client = int(client)
-            if not isinstance(report, ClientReport):
-                refused.append((str(client), f"not a ClientReport but {type(report).__name__}"))
-            elif isinstance(client, bool) or not isinstance(client, (int, str)):
-                refused.append((str(client), f"client must be an int or a string, got {client!r}"))
-            elif client in seen and _brings(report):
-                refused.append((client, "a second report of one client in one batch"))
-            elif (reason := validate_report(report)) is not None:
-                refused.append((client, reason))
-            else:
-                if _brings(report):
-                    seen.add(client)
-                usable.append(as_plain(report))
+        usable, refused = screen(reports)
         form = self._settle(usable)
         reasons = [check_compatible(report, form) for report in usable]
         refused += [(r.client, why) for r, why in zip(usable, reasons, strict=True) if why]
@@ -186,7 +170,7 @@ class ReportStore(Mapping[ClientId, ClientReport]):
     def _entered(self) -> dict[ClientId, ClientReport]:
         """Return the evidence of each client, that of the table among it."""
         if self._table is not None:
-            self._entries.update(zip(self._table.clients, self._table, strict=True))
+            self._entries.update(zip(self._table.clients, map(as_plain, self._table), strict=True))
             self._table = None
         return self._entries
 
@@ -231,7 +215,9 @@ class ReportStore(Mapping[ClientId, ClientReport]):
             "numbers": {name: [getattr(r, name) for r in reports] for name in NUMBERS},
             "sketch_norms": [None if r.sketch is None else float(r.sketch.norm) for r in reports],
             "has_vector": [v is not None for v in vectors],
+            # In one array of the widest type, which rounds nothing, and the types as they were.
             "vectors": np.stack(held) if held else np.empty((0, 0)),
+            "types": [v.dtype.name for v in held],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -240,10 +226,12 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         self._forms.restore(state["forms"])
         self._latest = max(state["rounds"], default=-1)
         self._entries, self._table = {}, None
-        rows = iter(np.asarray(state["vectors"]))
+        table = np.asarray(state["vectors"])
+        types = state.get("types", [table.dtype.name] * len(table))
+        rows = (row.astype(name) for row, name in zip(table, types, strict=True))
         numbers = state["numbers"]
         for i, client in enumerate(state["clients"]):
-            row = np.array(next(rows)) if state["has_vector"][i] else None
+            row = next(rows) if state["has_vector"][i] else None
             norm = state["sketch_norms"][i]
             self._entries[client] = ClientReport(
                 client=client,
@@ -252,6 +240,37 @@ class ReportStore(Mapping[ClientId, ClientReport]):
                 sketch=None if norm is None or row is None else Sketch(values=row, norm=norm),
                 **{name: numbers[name][i] for name in numbers},
             )
+
+
+def screen(
+    reports: Iterable[ClientReport],
+) -> tuple[list[ClientReport], list[tuple[ClientId, str]]]:
+    """Return the reports that can be used, in plain types, and client and reason of the others.
+
+    >>> screen([ClientReport(np.int64(3), 0, loss=1.0), ClientReport((4, 5), 0, loss=1.0)])[1]
+    [('(4, 5)', 'client must be an int or a string, got (4, 5)')]
+    """
+    usable: list[ClientReport] = []
+    refused: list[tuple[ClientId, str]] = []
+    seen: set[ClientId] = set()
+    for report in reports:
+        given = getattr(report, "client", None)
+        client = plain_client(given)
+        if client is None or not isinstance(report, ClientReport):
+            name = brief(given) if client is None else client
+            what = f"not a ClientReport but {type(report).__name__}"
+            if isinstance(report, ClientReport):
+                what = f"client must be an int or a string, got {name}"
+            refused.append((name, what))
+        elif client in seen and _brings(report):
+            refused.append((client, "a second report of one client in one batch"))
+        elif (reason := validate_report(report)) is not None:
+            refused.append((client, reason))
+        else:
+            if _brings(report):
+                seen.add(client)
+            usable.append(as_plain(report))
+    return usable, refused
 
 
 def _brings(report: ClientReport) -> bool:

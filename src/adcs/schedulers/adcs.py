@@ -31,7 +31,7 @@ class ADCS(DeterminantalScheduler):
     sketch
         A `Sketcher` if clients are to send sketches in place of whole updates.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
     Examples
     --------

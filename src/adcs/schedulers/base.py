@@ -12,10 +12,12 @@ A scheduler of one's own implements `_select`, and `_request` if it needs to kno
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, get_args
@@ -23,15 +25,17 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from adcs._types import ClientId
-from adcs.reports.report import ClientReport
+from adcs.dpp.numbers import brief
+from adcs.reports.report import ClientReport, plain_client
 from adcs.reports.sketch import Sketcher
 from adcs.reports.store import ReportStore
-from adcs.schedulers.constraints import CohortConstraints
+from adcs.schedulers.constraints import UNKNOWN, CohortConstraints
 
 Signal = Literal["loss", "norm", "update"]
 Source = Literal["enrolment", "probe", "training"]
 SOURCES: tuple[Source, ...] = get_args(Source)
 SIGNALS = frozenset(get_args(Signal))
+RULES = ("groups", "caps", "required")
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,25 @@ class Cohort:
         return cls(tuple(clients), (1.0,) * len(clients), True, diagnostics)
 
 
+def remembering(init: Callable[..., None]) -> Callable[..., None]:
+    """Return an __init__ that keeps what the scheduler is made with, for its repr."""
+
+    @functools.wraps(init)
+    def made(self: Scheduler, *args: Any, **settings: Any) -> None:
+        if type(self).__init__ is made:  # not where a subclass calls its parent's
+            # What rules were given may be used up once it is read; `rules` keeps it.
+            kept = {name: None if name in RULES else v for name, v in settings.items()}
+            self._made_with = (args, kept)
+        init(self, *args, **settings)
+
+    return made
+
+
 class Scheduler(ABC):
     """Base class of all schedulers.
+
+    The repr of a scheduler is the call that makes it again, which is its spec on the command line
+    too; settings at their defaults are left out.
 
     Parameters
     ----------
@@ -108,6 +129,10 @@ class Scheduler(ABC):
         one cohort: a number, or a mapping from group to number.
     required
         Clients that are in every cohort while they are available.
+    unknown_group
+        The group of clients that `groups` does not name: they share it, so that ids that are made
+        up share one cap. Where `caps` is a mapping without an entry for it, the smallest entry
+        holds. None makes each of them a group of its own.
 
     Examples
     --------
@@ -117,6 +142,8 @@ class Scheduler(ABC):
     ...         return Cohort.of(self.take(clients[start:] + clients[:start], m))
     >>> InTurn().select(1, ["a", "b", "c"], 2).clients
     ('c', 'a')
+    >>> InTurn(seed=3, required=["a"])
+    InTurn(seed=3, required=('a',))
     """
 
     fixed_size: bool = True
@@ -131,6 +158,14 @@ class Scheduler(ABC):
     sketch: Sketcher | None = None
     """How updates are sketched for it; None takes whole ones."""
 
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = remembering(cls.__init__)  # type: ignore[method-assign]
+
+    @remembering
     def __init__(
         self,
         *,
@@ -138,16 +173,31 @@ class Scheduler(ABC):
         groups: Mapping[ClientId, Hashable] | None = None,
         caps: int | Mapping[Hashable, int] | None = None,
         required: Iterable[ClientId] = (),
+        unknown_group: Hashable | None = UNKNOWN,
     ) -> None:
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
             raise ValueError(f"seed must be a whole number >= 0, got {seed!r}")
         self.seed = int(seed)
-        self.constraints = CohortConstraints(groups, caps, required)
+        self.constraints = CohortConstraints(groups, caps, required, unknown_group)
         self.reports = ReportStore()
         self._refused: list[tuple[ClientId, str]] = []
         self._listed: tuple[tuple[ClientId, ...], tuple[ClientId, ...]] = ((), ())
         self._members: tuple[tuple[ClientId, ...], frozenset[ClientId]] = ((), frozenset())
         self._checked: tuple[Cohort | None, tuple[ClientId, ...], int] = (None, (), 0)
+
+    def __repr__(self) -> str:
+        if self._made_with is None:  # an __init__ that was put in later, as dataclasses do
+            return super().__repr__()
+        args, settings = self._made_with
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        given = {**dict(zip(names, args, strict=False)), **settings}
+        given |= {name: getattr(self.constraints, name) for name in RULES if name in given}
+        words = [
+            f"{name}={_literal(value)}"
+            for name, value in given.items()
+            if _literal(value) != _literal(_default(type(self), name))
+        ]
+        return f"{type(self).__name__}({', '.join(words)})"
 
     # What drivers call.
 
@@ -303,9 +353,9 @@ class Scheduler(ABC):
             return self._listed[1]
         ids: list[ClientId] = []
         for client in available:
-            if isinstance(client, bool) or not isinstance(client, (int, str, np.integer)):
-                raise ValueError(f"client ids must be ints or strings, got {client!r}")
-            ids.append(client if isinstance(client, str) else int(client))
+            if (name := plain_client(client)) is None:
+                raise ValueError(f"client ids must be ints or strings, got {brief(client)}")
+            ids.append(name)
         clients = tuple(sorted(ids, key=lambda client: (isinstance(client, str), client)))
         for one, next_one in pairwise(clients):
             if one == next_one:
@@ -313,6 +363,34 @@ class Scheduler(ABC):
         if isinstance(available, tuple):
             self._listed = (available, clients)
         return clients
+
+
+def _default(kind: type, name: str) -> Any:
+    """Return the default of a setting: that of the first class of the line that names it."""
+    for base in kind.__mro__:
+        parameters = inspect.signature(vars(base).get("__init__", object)).parameters
+        if name in parameters:
+            return parameters[name].default
+    return inspect.Parameter.empty
+
+
+def _literal(value: Any) -> str:
+    """Return a setting as it is written in Python, without NumPy's types.
+
+    >>> _literal({"a": np.float64(0.5), "b": (np.int64(1),)})
+    "{'a': 0.5, 'b': (1,)}"
+    """
+    return repr(_plain(value)) if not callable(value) else getattr(value, "__name__", repr(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item) for item in value)
+    return value
 
 
 def _check_round(server_round: int) -> int:

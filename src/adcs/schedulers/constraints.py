@@ -6,15 +6,25 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from adcs._types import ClientId
+from adcs.dpp.numbers import brief
+from adcs.reports.report import plain_client
+
+UNKNOWN = "unknown"
+"""The group that clients share, by default, to which `groups` gives none."""
 
 
 class CohortConstraints:
-    """Who must be in a cohort, and how many of a group may be.
+    """Who must be in a cohort, and how many of a group may be: see `Scheduler` for the settings.
 
     Examples
     --------
     >>> rules = CohortConstraints(groups={"a": "north", "b": "north", "c": "south"}, caps=1)
     >>> rules.places(["a", "b", "c"], m=3).left
+    2
+
+    Clients that nobody has heard of share one group, and so one cap.
+
+    >>> rules.places(["a", "made up", "made up too"], m=3).left
     2
     """
 
@@ -23,10 +33,18 @@ class CohortConstraints:
         groups: Mapping[ClientId, Hashable] | None = None,
         caps: int | Mapping[Hashable, int] | None = None,
         required: Iterable[ClientId] = (),
+        unknown_group: Hashable | None = UNKNOWN,
     ) -> None:
-        self.groups = dict(groups or {})
+        if groups is not None and not isinstance(groups, Mapping):
+            raise ValueError(f"groups must map client ids to groups, got {brief(groups)}")
+        self.groups = {_id(client, "groups"): group for client, group in (groups or {}).items()}
         self.caps = dict(caps) if isinstance(caps, Mapping) else caps
-        self.required = tuple(required)
+        self.required = tuple(_id(client, "required") for client in required)
+        self.unknown_group = unknown_group
+        for label in (unknown_group, *self.groups.values()):
+            if not isinstance(label, Hashable):
+                raise ValueError(f"a group must be hashable, as strings are, got {brief(label)}")
+        self._strange = unknown_group is not None and unknown_group not in self.groups.values()
         if caps is not None and not self.groups:
             raise ValueError("caps need groups: a mapping from client id to group")
         for cap in self.caps.values() if isinstance(self.caps, dict) else [self.caps]:
@@ -43,16 +61,30 @@ class CohortConstraints:
         return self.caps is not None or bool(self.required)
 
     def group(self, client: ClientId) -> Hashable:
-        """Return the client's group; a client in none is a group of its own."""
-        return self.groups.get(client, ("client", client))
+        """Return the client's group: that of all unknown clients if `groups` gives it none."""
+        if client in self.groups:
+            return self.groups[client]
+        return ("client", client) if self.unknown_group is None else self.unknown_group
 
     def cap(self, group: Hashable) -> int | None:
         """Return how many of a group may be in, None for any number."""
-        return self.caps.get(group) if isinstance(self.caps, dict) else self.caps
+        if not isinstance(self.caps, dict):
+            return self.caps
+        if group not in self.caps and self._strange and group == self.unknown_group:
+            # Else whoever makes up an id would get round the caps of others.
+            return min(self.caps.values(), default=None)
+        return self.caps.get(group)
 
     def places(self, clients: Sequence[ClientId], m: int) -> CohortBuilder:
         """Return the places to fill from these clients: m, or as many as there can be."""
         return CohortBuilder(self, clients, m)
+
+
+def _id(client: object, name: str) -> ClientId:
+    plain = plain_client(client)
+    if plain is None:
+        raise ValueError(f"{name} must name clients by ints or strings, got {brief(client)}")
+    return plain
 
 
 class CohortBuilder:

@@ -25,7 +25,7 @@ class DivFL(SnapshotScheduler):
     sketch
         A `Sketcher` if clients are to send sketches in place of whole updates.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
     Examples
     --------

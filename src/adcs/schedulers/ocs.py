@@ -26,7 +26,7 @@ class OCS(Scheduler):
         With `independent`: the engine weighs clients by their number of examples, as Flower
         does, so the norms are weighed by it too. Least variance needs the engine's own weights.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
     Examples
     --------

@@ -22,7 +22,7 @@ class PowerOfChoice(Scheduler):
         How many clients are asked for their loss, drawn without replacement with probabilities
         proportional to data size (the original). None asks all of them (the paper's benchmark).
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
     Examples
     --------

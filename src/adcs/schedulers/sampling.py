@@ -26,8 +26,8 @@ def weighted_permutation(rng: np.random.Generator, weights: Float64Array) -> Ind
     An exponential race: the fastest of clocks with these rates comes first. Weights of zero come
     last, in random order.
 
-    >>> weighted_permutation(np.random.default_rng(0), np.array([0.0, 1.0, 0.0]))[0]
-    np.int64(1)
+    >>> weighted_permutation(np.random.default_rng(0), np.array([0.0, 1.0, 0.0]))[0].item()
+    1
     """
     times = rng.exponential(size=weights.size)
     with np.errstate(divide="ignore"):

@@ -40,7 +40,7 @@ class SnapshotScheduler(Scheduler):
     sketch
         A `Sketcher` if clients are to send sketches in place of whole updates.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
     """
 
     observed_sources = frozenset[Source]({"enrolment", "probe"})

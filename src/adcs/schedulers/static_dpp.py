@@ -29,8 +29,8 @@ class StaticDPP(DeterminantalScheduler):
     quality, scale, sketch
         As in `ADCS`.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`. The last three go with the mode
-        only.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`. All but the seed
+        go with the mode only.
 
     Examples
     --------

@@ -29,7 +29,7 @@ class Uniform(Scheduler):
         none. Updates are divided by that probability, so that their sum is an unbiased estimate
         of the update of all clients. Caps would bias it and are refused.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
     Examples
     --------

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from adcs._types import Float64Array, IndexArray
+from adcs.reports.report import ABSURD
 
 MEMORY = 0.999
 """Share of what eta, noise and drift were learned from that is kept at each batch of reports."""
@@ -77,8 +78,11 @@ class LossTracker:
         """Take the inner products <u_j, step> of all clients' updates with a global step."""
         self._fallen += products
         xy, xx = self._slope
-        if xy > 0.0 and xx > 0.0:
-            self.loss -= xy / xx * products
+        with np.errstate(over="ignore"):
+            eta = xy / xx if xy > 0.0 and xx > 0.0 else 0.0
+            if 0.0 < eta < np.inf:
+                # No loss is reported beyond this, so none is predicted to be.
+                self.loss = np.clip(self.loss - eta * products, -ABSURD, ABSURD)
 
     @property
     def noise(self) -> tuple[float, float]:

@@ -61,7 +61,7 @@ class LiveADCS(DeterminantalScheduler):
     sketch
         A `Sketcher` if updates are to be kept, and probes sent, as sketches.
     **common
-        `seed`, `groups`, `caps`, `required`: see `Scheduler`.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
     Examples
     --------
@@ -212,12 +212,12 @@ class LiveADCS(DeterminantalScheduler):
     def _step(self, reports: list[ClientReport]) -> None:
         """Predict how the global step of these replies changes everybody's loss."""
         weights = np.array([self._weights.get(report.client, 0.0) for report in reports])
+        places = self._places([report.client for report in reports])
+        lengths = self.live.lengths[places]
+        longest = MAX_NORM_RATIO * np.median(self.live.lengths)
+        shorter = np.divide(longest, lengths, out=np.ones(lengths.size), where=lengths > longest)
+        weights = weights * shorter
         if weights.sum() > 0.0:
-            places = self._places([report.client for report in reports])
-            lengths = self.live.lengths
-            longest = MAX_NORM_RATIO * np.median(lengths)
-            if lengths.max() > longest:
-                weights = weights * np.minimum(1.0, longest / lengths[places])
             self.loss_tracker.predict((weights / weights.sum()) @ self.live.products(places))
 
     # Who trains.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from adcs._types import ClientId
 from adcs.reports.majority import Majority
-from adcs.reports.report import ClientReport, flatten, validate_report
+from adcs.reports.report import ClientReport, flatten
 from adcs.reports.sketch import Sketch, Sketcher
+from adcs.reports.store import screen
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class SketchedReports:
     reports
         The reports.
     refused
-        Client and reason of each whose update has no sketch, or another length than most.
+        Client and reason of each that cannot be used, whose update has no sketch, or has another
+        length than most.
     turned
         Whether most updates have another length now than before: older sketches are worth nothing.
     """
@@ -51,20 +53,15 @@ class ReportSketcher:
 
     def of(self, reports: Iterable[ClientReport]) -> SketchedReports:
         """Return reports with their updates sketched."""
-        batch = list(reports)
-        usable = [r for r in batch if isinstance(r, ClientReport) and validate_report(r) is None]
+        usable, refused = screen(reports)
         lengths = {
-            report.client: length
-            for report in usable
-            if isinstance(report.client, Hashable) and (length := _length(report)) is not None
+            report.client: length for report in usable if (length := _length(report)) is not None
         }
         before, length = self._length.value, self._length.settle(lengths)
-        fine = {id(report) for report in usable}
         made: list[ClientReport] = []
-        refused: list[tuple[ClientId, str]] = []
-        for report in batch:
+        for report in usable:
             try:
-                made.append(self._sketched(report, length) if id(report) in fine else report)
+                made.append(self._sketched(report, length))
             except ValueError as error:
                 refused.append((report.client, str(error)))
         return SketchedReports(made, refused, before not in (None, length))
