@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: run federation simulation test lint unit bench clean
+.PHONY: run federation simulation test lint unit bench hooks check locked lock package clean
 
 run: $(READY)-run
 	$(BIN)/adcs compare --fallback-data digits
@@ -30,6 +30,34 @@ bench: $(READY)-bench
 	$(BIN)/python benchmarks/bench_noise.py
 	$(BIN)/python benchmarks/bench_flower.py
 
+# The Git hooks of .pre-commit-config.yaml; `make check` runs them on all files.
+hooks: $(READY)-dev
+	$(BIN)/pre-commit install
+
+check: $(READY)-dev
+	$(BIN)/pre-commit run --all-files
+
+# .venv with the versions of requirements-dev.lock; targets after it keep them.
+locked: | .venv
+	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	touch $(READY)-run $(READY)-flower $(READY)-test $(READY)-dev
+
+# Pins stay where they satisfy pyproject.toml; LOCK_FLAGS=--upgrade moves all of them.
+lock: $(READY)-dev
+	$(BIN)/uv pip compile pyproject.toml --extra cli --extra flower --extra test --extra dev \
+		--universal --python-version 3.11 --generate-hashes --no-annotate --quiet \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+		$(LOCK_FLAGS) --output-file requirements-dev.lock
+
+# Builds wheel and sdist, installs each in an environment of its own, and uses it.
+package: $(READY)-dev
+	rm -rf dist
+	$(BIN)/python -m build
+	for built in dist/*.whl dist/*.tar.gz; do \
+		$(BIN)/python .github/smoke_test.py "$$built" || exit 1; \
+	done
+
 clean:
 	rm -rf .venv
 
@@ -48,6 +76,10 @@ $(READY)-flower: pyproject.toml | .venv
 
 $(READY)-test: pyproject.toml | .venv
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,test]'
+	touch $@
+
+$(READY)-dev: pyproject.toml | .venv
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,test,dev]'
 	touch $@
 
 $(READY)-bench: pyproject.toml | .venv

@@ -20,6 +20,8 @@ from adcs.schedulers import (
     Uniform,
 )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "ADCS",
     "OCS",
@@ -33,5 +35,6 @@ __all__ = [
     "Sketcher",
     "StaticDPP",
     "Uniform",
+    "__version__",
     "select",
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
 from typing import Any
 
 import numpy as np
+
+from adcs._npz import read_npz
 
 
 def pack(state: dict[str, Any]) -> bytes:
@@ -35,19 +36,27 @@ def pack(state: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """Return the state that `pack` made bytes of."""
+    """Return the state that `pack` made bytes of; other bytes are refused with a ValueError.
+
+    >>> unpack(b"bytes of another kind")
+    Traceback (most recent call last):
+    ...
+    ValueError: not a packed scheduler state: it is not an .npz file
+    """
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        tree: dict[str, Any] = json.loads(arrays["json"].tobytes())
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+        arrays = read_npz(io.BytesIO(data))
+        tree = json.loads(arrays.pop("json").tobytes())
+        if not isinstance(tree, dict):
+            raise ValueError("its JSON is not an object")
+        return {key: _fill(item, arrays) for key, item in tree.items()}
+    except (ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError(f"not a packed scheduler state: {error}") from error
 
-    def fill(value: Any) -> Any:
-        if isinstance(value, dict):
-            if "__array__" in value:
-                return arrays[value["__array__"]]
-            return {key: fill(item) for key, item in value.items()}
-        return [fill(item) for item in value] if isinstance(value, list) else value
 
-    return {key: fill(item) for key, item in tree.items()}
+def _fill(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    """Return a value with the arrays that it names put in their places."""
+    if isinstance(value, dict):
+        if "__array__" in value:
+            return arrays[value["__array__"]]
+        return {key: _fill(item, arrays) for key, item in value.items()}
+    return [_fill(item, arrays) for item in value] if isinstance(value, list) else value

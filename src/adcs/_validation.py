@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,3 +98,19 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     folded = {one.lower(): one for one in known}
     near = difflib.get_close_matches(word.lower(), folded, n=1)
     return f"did you mean {folded[near[0]]}?" if near else f"there are {', '.join(folded.values())}"
+
+
+def near_by(path: Path) -> str:
+    """Return which path beside one that does not exist may have been meant, as a question.
+
+    Files with another ending are not meant, nor is anything that is only a little alike.
+
+    >>> near_by(Path("no/such/file.npz"))
+    ''
+    """
+    try:
+        beside = [one.name for one in path.parent.iterdir() if one.suffix == path.suffix]
+    except OSError:
+        beside = []
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    return f"; did you mean {path.with_name(near[0])}?" if near else ""

@@ -21,19 +21,40 @@ import json
 import math
 import os
 import platform
+import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import scipy
 
+import adcs
 from adcs._serialization import pack, unpack
 
 FORMAT = 2
 """What checkpoints hold changes with this number; those of another one are not gone on with."""
+
+RESTART = "that part of the run then starts again from its first round"
+REMEDY = f"delete it: {RESTART}"
+"""What helps against a checkpoint that cannot be used."""
+
+UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
+"""Errors of reading what is not of the form that was written."""
+
+PARTS = ("records", "checkpoints", "figures")
+"""The folders inside a run folder."""
+
+
+PART = ".part"
+"""How the names of files end that are being written."""
+
+
+class InUse(OSError):
+    """Another process is writing into the run folder."""
 
 
 @dataclass
@@ -89,13 +110,19 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path, config: Mapping[str, Any]) -> RunFolder:
-        """Make a new run folder and write its config; an existing run is never overwritten."""
+        """Make a new run folder and write its config.
+
+        An existing run is never overwritten, and a folder that holds anything else is refused.
+        """
         folder = cls(Path(path))
         if (folder.path / "config.json").exists():
             raise FileExistsError(
                 f"{path} already holds a run; resume it, or choose another folder"
             )
-        for part in ("records", "checkpoints", "figures"):
+        parts = [folder.path / part for part in PARTS]
+        empty = [part.name for part in parts if part.is_dir() and not any(part.iterdir())]
+        refuse_foreign(folder.path, empty)
+        for part in PARTS:
             (folder.path / part).mkdir(parents=True, exist_ok=True)
         write_atomically(
             folder.path / "config.json",
@@ -130,11 +157,15 @@ class RunFolder:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every record, task by task; a last line cut short by a crash is left out."""
+        return (line.record for line in self.lines())
+
+    def lines(self) -> Iterator[Line]:
+        """Yield every record with its place; one that cannot be read is named in a ValueError."""
         for path in sorted((self.path / "records").glob("*.jsonl")):
-            with path.open(encoding="utf-8") as lines:
-                for line in lines:
-                    if line.endswith("\n"):
-                        yield json.loads(line)
+            with path.open("rb") as lines:
+                for number, text in enumerate(lines, start=1):
+                    if text.endswith(b"\n"):
+                        yield Line.read(path, number, text)
 
     def save_checkpoint(self, task: str, state: dict[str, Any]) -> None:
         """Replace a task's checkpoint, atomically."""
@@ -145,15 +176,87 @@ class RunFolder:
         path = self.path / "checkpoints" / task
         if not path.is_file():
             return None
-        remedy = "delete it, and that part of the run starts again from its first round"
         try:
             state = unpack(path.read_bytes())
-            written = state.get("format")
-        except (ValueError, EOFError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is not a whole checkpoint; {remedy}") from error
-        if written != FORMAT:
-            raise ValueError(f"{path} was written by another version of adcs; {remedy}")
+        except (ValueError, MemoryError) as error:
+            raise ValueError(f"{path} is not a whole checkpoint; {REMEDY}") from error
+        if state.get("format") != FORMAT:
+            raise ValueError(f"{path} was written by another version of adcs; {REMEDY}")
+        offset, records = state.get("offset"), self.path / "records" / f"{task}.jsonl"
+        held = records.stat().st_size if records.exists() else 0
+        if isinstance(offset, int) and held < offset:
+            raise ValueError(
+                f"{records} has {held} bytes and had {offset} at its last checkpoint, {path}; "
+                f"bring back the file as it was, or delete the checkpoint: {RESTART}"
+            )
         return state
+
+    @contextmanager
+    def restoring(self, task: str) -> Iterator[None]:
+        """Turn whatever goes wrong with a task's checkpoint inside into a sentence about it."""
+        try:
+            yield
+        except UNREADABLE as error:
+            path = self.path / "checkpoints" / task
+            raise ValueError(
+                f"{path} does not fit the settings of the run ({_reason(error)}); {REMEDY}"
+            ) from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running what this folder holds; InUse if one does."""
+        with (self.path / "config.json").open("r+b") as file:  # NFS locks what may be written
+            if not _try_lock(file):
+                raise InUse(f"{self.path} is in use: another process is running it")
+            for folder in (self.path, self.path / "checkpoints"):
+                for part in folder.glob(f".*{PART}"):  # of a process that was killed
+                    part.unlink(missing_ok=True)
+            yield
+
+
+class Line(NamedTuple):
+    """A record and its place: a line of a file.
+
+    >>> Line(Path("run/records/seed0.jsonl"), 3, {}).broken("no server_round")
+    ValueError('run/records/seed0.jsonl, line 3 is broken (no round); bring back the file as it
+    was, or delete run/checkpoints/seed0 and resume: that part of the run then starts again from
+    its first round')
+    """
+
+    path: Path
+    number: int
+    record: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path, number: int, text: bytes) -> Line:
+        """Return the record that a line holds, with the keys that every record has."""
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise cls(path, number, {}).broken(_reason(error)) from error
+        line = cls(path, number, record)
+        if not isinstance(record, dict):
+            raise line.broken("it holds no JSON object")
+        for key, kind in (("scheduler", str), ("seed", int), ("server_round", int)):
+            if type(record.get(key)) is not kind:
+                raise line.broken(f"its {key} is {record.get(key)!r}")
+        return line
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turn whatever goes wrong with the record inside into a sentence about its line."""
+        try:
+            yield
+        except UNREADABLE as error:
+            raise self.broken(_reason(error)) from error
+
+    def broken(self, why: str) -> ValueError:
+        """Return the error that says that the line cannot be used, and why."""
+        checkpoint = self.path.parent.parent / "checkpoints" / self.path.stem
+        return ValueError(
+            f"{self.path}, line {self.number} is broken ({why}); bring back the file as it was, "
+            f"or delete {checkpoint} and resume: {RESTART}"
+        )
 
 
 class Writer:
@@ -161,7 +264,7 @@ class Writer:
 
     def __init__(self, path: Path, offset: int | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
+        self._file = open(path, "ab", opener=_unlinked)  # noqa: SIM115
         _lock(self._file)
         if offset is not None:
             self._file.truncate(offset)
@@ -187,17 +290,47 @@ class Writer:
 
 def _lock(file: BinaryIO) -> None:
     """Wait until no other process writes the file, which a killed run's worker may for a moment."""
+    for _ in range(100):
+        if _try_lock(file):
+            return
+        time.sleep(0.1)
+    raise InUse(f"{file.name} is being written by another process")
+
+
+def _try_lock(file: BinaryIO) -> bool:
+    """Lock a file until it is closed; return whether nobody else has it."""
     try:
         import fcntl
     except ImportError:  # not on Windows
-        return
-    for _ in range(100):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            time.sleep(0.1)
-    raise OSError(f"{file.name} is being written by another process")
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _unlinked(path: str, flags: int) -> int:
+    """Open a file, but never through a symbolic link in its place."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def _reason(error: Exception) -> str:
+    """Return an error in words; those that were written to be read need no name."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
+def refuse_foreign(path: Path, ours: Collection[str]) -> None:
+    """Refuse a folder that holds anything but folders and files of these names.
+
+    >>> refuse_foreign(Path("no/such/folder"), ())
+    >>> refuse_foreign(Path("."), ())
+    Traceback (most recent call last):
+    ...
+    FileExistsError: . is not empty and holds no run; choose another folder
+    """
+    if path.is_dir() and any(entry.name not in ours for entry in path.iterdir()):
+        raise FileExistsError(f"{path} is not empty and holds no run; choose another folder")
 
 
 def plain(value: Any) -> Any:
@@ -234,8 +367,8 @@ def read_json(path: Path, otherwise: str) -> dict[str, Any]:
     why = "it holds no JSON object"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        found, why = None, str(error)
+    except (ValueError, RecursionError) as error:
+        found, why = None, _reason(error)
     if not isinstance(found, dict):
         raise ValueError(f"{path} is broken ({why}); bring back the file as it was, or {otherwise}")
     return found
@@ -256,10 +389,8 @@ def fingerprint(*arrays: np.ndarray[Any, Any]) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
-    from importlib.metadata import version
-
     return {
-        "adcs": version("adcs"),
+        "adcs": adcs.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "scipy": scipy.__version__,
@@ -267,11 +398,19 @@ def versions() -> dict[str, str]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one, never a part."""
+    """Write a file so that a crash leaves the old one or the new one, never a part.
+
+    The part is a new file of a name that nobody can guess: nothing that lies in the folder, such
+    as a symbolic link, is written through.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
+    try:
+        with open(part, "xb", opener=_unlinked) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -11,9 +11,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +70,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_compare_writes_a_run_folder(run: Path) -> None:
     config = RunFolder.open(run).config
     assert (config["engine"], config["m"], config["groups"]) == ("simulation", 5, list(range(10)))
-    for name in ("server_round", "bytes", "seconds"):
+    for name in ("round", "bytes", "seconds", "cost"):
         for suffix in ("pdf", "png", "csv"):
             assert (run / "figures" / f"accuracy-by-{name}.{suffix}").stat().st_size > 0
     text = (run / "summary.md").read_text()
@@ -80,7 +80,7 @@ def test_compare_writes_a_run_folder(run: Path) -> None:
     with (run / "table.csv").open(newline="") as file:
         lines = {(line["scheduler"], line["measure"]): line for line in csv.DictReader(file)}
     worst = lines["ours", "worst"]
-    assert float(worst["low"]) <= float(worst["mean"]) <= float(worst["high"])
+    assert (worst["low"], worst["high"], worst["p_holm"]) == ("", "", "")  # Two seeds.
     gap = float(worst["mean"]) - float(lines["Uniform", "worst"]["mean"])
     assert float(worst["difference"]) == pytest.approx(gap, abs=1e-5)
     assert float(lines["Uniform", "updates"]["mean"]) == 5 * 40
@@ -156,6 +156,7 @@ def test_explain_reads_a_flower_run(tmp_path: Path) -> None:
     result = adcs("explain", folder.path, "--round", 3)
     assert result.exit_code == 0, result.output
     assert "2.000" in result.stdout
+    assert "Why clients were left out is not in this record" in result.stdout
     one = adcs("explain", folder.path, "--round", 3, "--client", "c")
     assert "Client c was not chosen" in one.stdout
     assert (
@@ -183,6 +184,17 @@ def test_theory_of_several_steps_says_which_scale(tmp_path: Path) -> None:
     assert "sigma is estimated from clients of one group, and the run names no groups" in said
 
 
+def test_theory_says_that_there_are_no_clusters(tmp_path: Path) -> None:
+    alike = ["--partition", "iid", "--batch-size", 64, "--out", tmp_path / "run"]
+    assert adcs("compare", *SMALL, *TWO, *alike).exit_code == 0
+    said = adcs("theory", tmp_path / "run").stdout
+    assert "Uniform: no cluster structure found, so Theorem 1 does not apply" in said
+    assert "clusters were sought in each round's updates: found in 0 of 8 rounds" in said
+    table = next(line for line in said.splitlines() if line.startswith("│ Uniform"))
+    cells = [cell.strip() for cell in table.split("│")[1:-1]]
+    assert cells[5:9] == ["–"] * 4  # cluster bound, clusters taken, Theorem 1, rounds above it
+
+
 def test_theory_of_a_run_that_diverged(tmp_path: Path) -> None:
     wild = ["--lr", "1e30", "--hidden", "4", "--out", tmp_path / "wild"]
     assert adcs("compare", *SMALL, "--scheduler", "Uniform", *wild).exit_code == 0
@@ -196,7 +208,7 @@ def test_reproduce_makes_a_shared_run_once(tmp_path: Path) -> None:
     quick = ["--rounds", 20, "--data", "digits", "--jobs", 2]
     result = adcs("reproduce", "kernels", *quick, "--out", out)
     assert result.exit_code == 0, result.output
-    assert (out / "figures" / "kernels.pdf").is_file()
+    assert (out / "figures" / "kernels-dpp-loss.pdf").is_file()
     assert (
         "not the paper's setting (rounds = 20, data = digits)" in (out / "summary.md").read_text()
     )
@@ -283,6 +295,7 @@ def npz(path: Path, **arrays: object) -> Path:
             ["--partition", "shards", "--partition-settings", "per_client=x"],
             "shards per_client must be a whole number, got 'x'",
         ),
+        (["--partition", "dirichlet"], "needs alpha, for example --partition-settings alpha=0.5"),
         (["--partition-settings", "copies=x"], "copies must be true or false, got 'x'"),
         (["--network", "dropout=x"], "network dropout must be a finite number, got 'x'"),
         (["--lr", "inf"], "lr must be a finite number, got inf"),
@@ -298,6 +311,115 @@ def test_wrong_words(
     monkeypatch.chdir(tmp_path)
     assert sentence in refused(adcs("compare", *SMALL, *words))
     assert list(tmp_path.iterdir()) == []  # Nothing is left behind.
+
+
+HUGE = "99999999999999999999"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rounds",
+        "clients",
+        "m",
+        "seeds",
+        "first_seed",
+        "eval_every",
+        "batch_size",
+        "steps",
+        "pass_width",
+        "hidden",
+    ],
+)
+def test_whole_numbers_have_bounds(name: str, tmp_path: Path) -> None:
+    words = [f"--{name.replace('_', '-')}", HUGE, "--out", tmp_path / "run"]
+    sentence = refused(adcs("compare", *SMALL, *words))
+    assert re.search(rf"{name} must be a whole number from [01] to [\d,]+, got {HUGE}", sentence)
+    config = tmp_path / "a.toml"
+    config.write_text(f"{name} = {[int(HUGE)] if name == 'hidden' else HUGE}")
+    assert name in refused(adcs("compare", "--config", config, "--out", tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_whole_numbers_have_bounds(run: Path) -> None:
+    for words in (
+        ["--network", f"spell={HUGE}"],
+        ["--data", f"synthetic:dimension={HUGE}"],
+        ["--data", f"synthetic:per_cluster={HUGE}"],
+        ["--partition", "shards", "--partition-settings", f"per_client={HUGE}"],
+    ):
+        assert HUGE in refused(adcs("compare", *SMALL, *words))
+    for words in (["--round", HUGE], ["--round", 1, "--seed", HUGE]):
+        assert HUGE in refused(adcs("explain", run, *words))
+    for client in (HUGE, "9" * 5000):
+        assert "client must be a number" in refused(
+            adcs("explain", run, "--round", 1, "--client", client)
+        )
+
+
+def test_a_typo_is_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "patient.py").write_text(OWN)
+    npz(tmp_path / "mine.npz")
+    (tmp_path / "case.toml").write_text("rounds = 10")
+    RunFolder.create(tmp_path / "runs" / "compare-1", {})
+    for words, meant in (
+        (["compar"], "compare"),
+        (["data", "fetc"], "fetch"),
+        (["data", "fetch", "digitz"], "digits"),
+        (["schedulers", "ADSC"], "ADCS"),
+        (["schedulers", "patient.py:Mien"], "Mine"),
+        (["compare", "-s", "patient.py:Mien"], "Mine"),
+        (["compare", "-s", "patiant.py:Mine"], "patient.py"),
+        (["compare", "--data", "mime.npz"], "mine.npz"),
+        (["compare", "--config", "cas.toml"], "case.toml"),
+        (["compare", "--resume", "runs/compare1"], "runs/compare-1"),
+        (["theory", "runs/compare1"], "runs/compare-1"),
+        (["explain", "runs/compare1", "--round", "1"], "runs/compare-1"),
+    ):
+        result = adcs(*words)
+        assert result.exit_code == 2
+        assert result.stderr.lower().count("did you mean") == 1, result.stderr
+        assert re.search(rf"did you mean \S*{meant}\?", result.stderr), result.stderr
+    assert "there are Mine" in refused(adcs("compare", "-s", "patient.py"))
+    nobody = tmp_path / "nobody.py"
+    nobody.write_text("class Mine: pass")
+    assert "nobody.py has no subclass of adcs.Scheduler" in refused(
+        adcs("compare", "-s", "nobody.py:Mine")
+    )
+
+
+def test_labels_may_be_text(tmp_path: Path) -> None:
+    text = np.array(["cat", "catfish", "cat", "catfish"])
+    words = ["--clients", 2, "--m", 1, "--rounds", 2, "--scheduler", "Uniform", "--jobs", 1]
+    for kind, labels in (("text", text), ("bytes", text.astype(bytes))):
+        file = npz(tmp_path / f"{kind}.npz", y_train=labels, y_test=labels[:, None])
+        result = adcs("compare", "--data", file, *words, "--out", tmp_path / kind)
+        assert result.exit_code == 0, result.output
+        assert "the labels of the data are cat, catfish" in result.stderr
+        assert RunFolder.open(tmp_path / kind).config["classes"] == ["cat", "catfish"]
+        assert adcs("compare", "--resume", tmp_path / kind).exit_code == 0
+    bad = npz(tmp_path / "bad.npz", y_train=text, y_test=["cat", "cat", "cow", "cat"])
+    sentence = refused(adcs("compare", "--data", bad, *words))
+    assert "y_test holds label cow, which has no training example" in sentence
+    objects = npz(tmp_path / "objects.npz", y_train=text.astype(object))
+    assert "with astype(str), as text" in refused(adcs("compare", "--data", objects, *words))
+
+
+def test_a_folder_of_other_things_is_not_written_into(tmp_path: Path) -> None:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("mine")
+    for words in (["compare", *SMALL, *TWO], ["reproduce", "kernels", "--data", "digits"]):
+        sentence = refused(adcs(*words, "--out", folder))
+        assert sentence == f"adcs: {folder} is not empty and holds no run; choose another folder"
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+    (folder / "thesis.tex").unlink()
+    (folder / "records").mkdir()  # as a crash right at the start leaves it
+    assert adcs("compare", *SMALL, "-s", "Uniform", "--out", folder).exit_code == 0
+    # Records without their config are nothing to write over either.
+    (folder / "config.json").unlink()
+    assert "is not empty" in refused(adcs("compare", *SMALL, "-s", "Uniform", "--out", folder))
 
 
 def test_wrong_files(tmp_path: Path) -> None:
@@ -377,11 +499,18 @@ def test_help_has_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_version() -> None:
-    assert adcs("--version").stdout == f"adcs {version('adcs')}\n"
+    from adcs import __version__
+
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+    assert adcs("--version").stdout == f"adcs {__version__}\n"
     words = [sys.executable, "-m", "adcs", "--version"]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == (
-        f"adcs {version('adcs')}\n"
+        f"adcs {__version__}\n"
     )
+    # The package's metadata take it from the same place.
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert "version" in project["project"]["dynamic"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/adcs/__init__.py"
 
 
 @pytest.fixture
@@ -515,17 +644,31 @@ def test_errors_of_a_scheduler_of_one_s_own(tmp_path: Path) -> None:
     assert sentence.endswith("ZeroDivisionError: division by zero")
 
 
+FULL = """
+import errno, multiprocessing, adcs, adcs.run_folder
+
+class Mine(adcs.Uniform):
+    pass
+
+def full(path, data):
+    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+if multiprocessing.parent_process() is not None:
+    adcs.run_folder.write_atomically = full
+"""
+
+
 def test_full_disk_in_a_worker(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(FULL)
     values = {"data": "synthetic", "clients": 10, "m": 5, "rounds": 20, "eval_every": 10}
-    experiment = from_dict({**values, "schedulers": ["Uniform"]})
+    experiment = from_dict({**values, "schedulers": {"own": f"{file}:Mine"}})
     folder = create_run(tmp_path / "run", experiment)
-    trap = folder.path / "checkpoints" / "seed0-pass0.part"
-    trap.symlink_to("/dev/full")
     result = adcs("compare", "--resume", folder.path)
     sentence = refused(result)
     assert "the disk is full" in sentence
     assert f"adcs compare --resume {folder.path}" in sentence
-    trap.unlink()
+    file.write_text(FULL.replace("is not None", "is False"))
     assert adcs("compare", "--resume", folder.path).exit_code == 0
     assert (folder.path / "summary.md").is_file()
 
@@ -557,18 +700,53 @@ def long_run(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
         process.communicate()
 
 
-def test_ctrl_c_says_how_to_go_on(long_run: tuple[subprocess.Popen[str], Path]) -> None:
-    process, folder = long_run
+def wait_for_lines(folder: Path) -> Path:
+    """Wait until a run has written its first records; return their file."""
     lines = folder / "records" / "seed0-pass0.jsonl"
     deadline = time.monotonic() + 60
     while not (lines.exists() and lines.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.05)
+    return lines
+
+
+def test_ctrl_c_says_how_to_go_on(long_run: tuple[subprocess.Popen[str], Path]) -> None:
+    process, folder = long_run
+    lines = wait_for_lines(folder)
     os.killpg(process.pid, signal.SIGINT)  # As a terminal does: to the workers too.
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in stderr
     assert f"go on with: adcs compare --resume '{folder}'" in stderr
     assert json.loads(lines.read_text().splitlines()[0])["server_round"] == 0
+
+
+@pytest.mark.parametrize("kill", [os.kill, os.killpg])
+def test_sigterm_ends_like_ctrl_c(
+    long_run: tuple[subprocess.Popen[str], Path], kill: Callable[[int, int], None]
+) -> None:
+    process, folder = long_run
+    lines = wait_for_lines(folder)
+    kill(process.pid, signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)  # Workers hold its pipes until they end.
+    assert process.returncode == 128 + signal.SIGTERM
+    said = [line for line in stderr.splitlines() if not line.startswith("compare: ")]
+    sentence = f"adcs: stopped; nothing is lost, go on with: adcs compare --resume '{folder}'"
+    assert said == [f"results go to {folder}", sentence]  # No word of leaked semaphores.
+    assert json.loads(lines.read_text().splitlines()[0])["server_round"] == 0
+
+
+def test_a_run_that_another_process_runs_is_left_alone(
+    long_run: tuple[subprocess.Popen[str], Path],
+) -> None:
+    process, folder = long_run
+    wait_for_lines(folder)
+    begun = time.monotonic()
+    sentence = refused(adcs("compare", "--resume", folder))
+    assert sentence == (
+        f"adcs: {folder} is in use: another process is running it; let it end, or stop it first"
+    )
+    assert time.monotonic() - begun < 8
+    assert process.poll() is None
 
 
 def test_one_failure_ends_the_other_processes(tmp_path: Path) -> None:
@@ -586,10 +764,7 @@ def test_interrupting_the_command_alone_ends_its_workers(
     long_run: tuple[subprocess.Popen[str], Path],
 ) -> None:
     process, folder = long_run
-    lines = folder / "records" / "seed0-pass0.jsonl"
-    deadline = time.monotonic() + 60
-    while not (lines.exists() and lines.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for_lines(folder)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)  # Workers hold its pipes until they end.
     assert process.returncode == 130

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from submodlib import FacilityLocationFunction
 
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.facility_location import facility_location, pairwise_distances
@@ -28,10 +27,11 @@ def cost(distances, chosen):
 
 @pytest.mark.parametrize("optimizer", ["NaiveGreedy", "LazyGreedy"])
 @pytest.mark.parametrize(("n", "m"), [(12, 4), (40, 39), (150, 30)])
-def test_equals_submodlib(n, m, optimizer):
+def test_equals_submodlib(n, m, optimizer, oracle):
+    submodlib = oracle("submodlib")
     for seed in range(3):
         d = uneven_distances(seed, n)
-        peer = FacilityLocationFunction(
+        peer = submodlib.FacilityLocationFunction(
             n=n, mode="dense", sijs=d.max() - d, separate_rep=False
         ).maximize(budget=m, optimizer=optimizer, stopIfZeroGain=False, show_progress=False)
         result = facility_location(d, m)

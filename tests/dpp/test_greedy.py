@@ -417,3 +417,16 @@ def test_finer_numbers_than_are_computed_with():
         rows = np.random.default_rng(seed).normal(size=(12, 4))
         c = similarity(unit_rows(rows))
         assert greedy_map(c.astype(np.longdouble), 8).rank == 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_by_quality_alone_many_rows_have_the_rank_that_few_have(seed):
+    """Rows that repeat a direction add nothing, wherever between other directions they come."""
+    rng = np.random.default_rng(seed)
+    rows = rng.uniform(1.0, 9.0, (300, 1)) * np.repeat(rng.normal(size=(100, 4)), 3, axis=0)
+    quality = np.ones(300)
+    with np.errstate(divide="raise", invalid="raise"):
+        many = greedy_map_features(rows, 60, quality=quality, theta=1.0)
+        few = greedy_map(similarity(rows[:60]), 60, quality=quality[:60], theta=1.0)
+    assert many.indices.tolist() == few.indices.tolist() == list(range(60))
+    assert many.rank == few.rank == 4

@@ -1,21 +1,26 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from itertools import chain, combinations
 
 import mpmath
 import numpy as np
 import pytest
-from dppy.finite_dpps import FiniteDPP
 from scipy.stats import chi2_contingency, chisquare
 
 from adcs.dpp.kernel import alpha, similarity, unit_rows
 from adcs.dpp.sampling import (
+    _sample_projection,
     elementary_symmetric,
     log_probability,
     log_probability_mdpp,
     sample_mdpp,
 )
+from adcs.reports.report import ClientReport
+from adcs.schedulers import StaticDPP
 
 
 def instance(seed, n, dim):
@@ -109,10 +114,11 @@ def test_samples_follow_the_probabilities(theta, m, dim):
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.7])
-def test_samples_agree_with_dppy(theta):
+def test_samples_agree_with_dppy(theta, oracle):
+    finite_dpps = oracle("dppy.finite_dpps")
     c, q = instance(4, 8, 12)
     size, cells = 3000, list(combinations(range(8), 3))
-    dpp = FiniteDPP("likelihood", L=kernel(c, q, theta))
+    dpp = finite_dpps.FiniteDPP("likelihood", L=kernel(c, q, theta))
     state = np.random.RandomState(0)
     for _ in range(size):
         dpp.sample_exact_k_dpp(size=3, random_state=state)
@@ -234,3 +240,91 @@ def test_rounding_is_no_rank():
         c = similarity(unit_rows(rows))
         with pytest.raises(ValueError, match=r"above the rank of similarity \(2\)"):
             sample_mdpp(c, 3, quality=[9, 9, 0, 0, 0, 0], theta=0.8, rng=rng)
+
+
+def block_kernel(rng, n):
+    """Blocks of up to three like rows, in any order, at right angles to those of other blocks."""
+    label = rng.permutation(n) // 3
+    c = np.where(label[:, None] == label, rng.uniform(0.1, 0.9), 0.0)
+    np.fill_diagonal(c, 1.0)
+    return c
+
+
+ORTHOGONAL = {
+    "identity": lambda rng, n: np.eye(n),
+    "permutation": lambda rng, n: similarity(np.eye(n)[rng.permutation(n)]),
+    "scaled permutation": lambda rng, n: similarity(
+        rng.uniform(1e-3, 1e3, n)[:, None] * np.eye(n)[rng.permutation(n)]
+    ),
+    "block": block_kernel,
+    "near-orthogonal": lambda rng, n: similarity(np.eye(n) + 1e-9 * rng.normal(size=(n, n))),
+}
+
+
+def sample_orthogonal() -> None:
+    """10,200 samples, each of a kernel of its own: five kinds, 1 to 60 rows."""
+    for n in range(1, 61):
+        for number, make in enumerate(ORTHOGONAL.values()):
+            for repeat in range(34):
+                rng = np.random.default_rng([n, number, repeat])
+                m = int(rng.integers(1, min(n, 10) + 1))
+                theta, q = rng.choice([0.0, 0.5, 0.8]), 3.0 * rng.random(n)
+                drawn = sample_mdpp(make(rng, n), m, quality=q, theta=theta, rng=rng)
+                assert drawn.shape == (m,)
+                assert (np.diff(drawn) > 0).all()
+                assert 0 <= drawn[0] <= drawn[-1] < n
+        scheduler = StaticDPP(theta=0.5, sample=True)
+        one_hot = [ClientReport(i, 0, loss=q[i], update=np.eye(n)[i]) for i in range(n)]
+        scheduler.observe(0, one_hot, "probe")
+        assert len({*scheduler.select(0, range(n), m).clients}) == m
+
+
+def test_orthogonal_rows_do_not_corrupt_the_heap():
+    """In a process of its own, because what it must not do is to abort."""
+    program = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
+    program += "from test_sampling import sample_orthogonal; sample_orthogonal()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", ORTHOGONAL)
+@pytest.mark.parametrize(("n", "m"), [(3, 1), (5, 2), (8, 3)])
+def test_samples_of_orthogonal_rows_follow_the_probabilities(kind, n, m):
+    rng = np.random.default_rng([n, m])
+    c, q = ORTHOGONAL[kind](rng, n), 2.0 * rng.random(n)
+    exact, size = reference(c, q, 0.5, m), 3000
+
+    def p_value(sampled_theta):
+        samples = sample_mdpp(c, m, quality=q, theta=sampled_theta, rng=rng, size=size)
+        expected = size * np.array([*map(float, exact.values())])
+        return chisquare(*pooled(counts(samples, exact), expected)).pvalue
+
+    assert p_value(0.5) > LEVEL
+    assert p_value(0.75) < LEVEL
+
+
+def test_weights_whose_squares_leave_the_range_are_refused():
+    with pytest.raises(ValueError, match="quality is too large"):
+        log_probability(np.eye(2), [0], quality=[1.2e308, 0.0], theta=2 / 3)
+
+
+def test_a_row_that_was_drawn_is_not_drawn_again():
+    class Recording:
+        """Takes the likeliest row, and keeps what each was offered with."""
+
+        def __init__(self):
+            self.offers = []
+
+        def choice(self, n, p):
+            self.offers.append(p)
+            return int(p.argmax())
+
+    for seed in range(5):
+        rng = Recording()
+        vectors = np.linalg.qr(np.random.default_rng(seed).normal(size=(9, 6)))[0]
+        picks = _sample_projection(vectors, rng)
+        drawn = [int(p.argmax()) for p in rng.offers]
+        assert sorted(drawn) == picks.tolist()
+        for step, p in enumerate(rng.offers):
+            assert (p[drawn[:step]] == 0.0).all()
+            assert p.sum() == pytest.approx(1.0)

@@ -207,6 +207,30 @@ def test_a_broken_plan_can_be_deleted(tmp_path: Path) -> None:
     shutil.rmtree(base)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"outputs": [3]}, "outputs must be a list of texts, got [3]"),
+        ({"outputs": ["kernals"]}, "did you mean kernels?"),
+        ({"overrides": {"rounds": "10"}}, "rounds of overrides must be a whole number, got '10'"),
+        ({"overrides": {"rounds": -1}}, "rounds must be a whole number from 1"),
+        ({"overrides": {"m": 3}}, "m of overrides must be"),
+        ({"overrides": None}, "overrides must be a table"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_named(
+    wrong: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    base = tmp_path / "paper"
+    Plan.start(base, ["kernels"], {"rounds": 10, "data": "digits"})
+    path = base / "reproduce.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
+    sentence = refused(adcs("reproduce", "kernels", "--resume", base))
+    assert f"adcs: {path} " in sentence
+    assert named in sentence
+    assert f"delete it and give the command anew with --out {base}" in sentence
+
+
 def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,13 @@ from flwr.serverapp.strategy import FedAvg
 
 import adcs
 from adcs import Sketcher
+from adcs.dpp.explain import explain
+from adcs.dpp.greedy import greedy_map
+from adcs.dpp.kernel import similarity, unit_rows
 from adcs.flower import Scheduled
 from adcs.run_folder import RunFolder
+from adcs.schedulers.base import Cohort
+from adcs.schedulers.choice import from_record
 
 SKETCH = Sketcher(size=64)
 
@@ -49,6 +54,74 @@ def test_the_folder_tells_the_run(toy: Any, tmp_path: Path) -> None:
     assert last["worst"] == accuracy.min()
     assert last["average"] == pytest.approx(accuracy.mean())
     assert last["evaluation"]["eval_loss"]["worst"] >= last["test_loss"]
+
+
+def test_the_record_says_why_clients_were_left_out(toy: Any, tmp_path: Path) -> None:
+    run = toy.start(make(tmp_path / "run", sketch=None), toy.grid(), 5)
+    lines = list(RunFolder.open(tmp_path / "run").records())
+    w = toy.initial()["w"].numpy()
+    updates = np.stack([toy.gradient(w, client) for client in range(6)])
+    losses = np.array([toy.loss(w, client) for client in range(6)])
+    cosines = similarity(unit_rows(updates))
+    chosen = greedy_map(cosines, 2, quality=losses, theta=0.8).indices
+    expected = explain(cosines, chosen, losses, 0.8)
+    assert lines[0]["chosen"] == chosen.tolist() == list(run.notes[0].cohort.clients)
+    for line in lines:  # the kernel of round 1 serves four rounds
+        cohort = Cohort(tuple(line["chosen"]), tuple(line["weights"]))
+        found = from_record(line["choice"], cohort)
+        assert found.known == found.available == (0, 1, 2, 3, 4, 5)
+        assert found.explanation is not None
+        assert [pick.row for pick in found.explanation.picks] == line["chosen"]
+        assert len(found.explanation.left_out) == 4
+        if line["server_round"] <= 4:
+            for miss, other in zip(found.explanation.left_out, expected.left_out, strict=True):
+                assert (miss.row, miss.reason) == (other.row, other.reason)
+                assert miss.similarity == pytest.approx(other.similarity, abs=1e-5)
+
+
+def test_explain_has_the_left_out_table(toy: Any, tmp_path: Path) -> None:
+    runner = pytest.importorskip("typer.testing").CliRunner()
+    from adcs.cli.app import app
+
+    def said(folder: Path, *more: str) -> str:
+        result = runner.invoke(app, ["explain", str(folder), "--round", "2", *more])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    toy.start(make(tmp_path / "adcs"), toy.grid(), 2)
+    told = said(tmp_path / "adcs")
+    assert "Left out" in told
+    assert "reason" in told
+    [line] = [x for x in RunFolder.open(tmp_path / "adcs").records() if x["server_round"] == 2]
+    for client in map(str, range(6)):
+        one = said(tmp_path / "adcs", "--client", client)
+        how = "was pick" if int(client) in line["chosen"] else "was left out"
+        assert f"Client {client} {how}" in one
+    assert "Client 9 was not available" in said(tmp_path / "adcs", "--client", "9")
+    for scheduler, words in (
+        (adcs.PowerOfChoice(), "Ranked by loss"),
+        (adcs.Uniform(), "chooses at random"),
+        (adcs.LiveADCS(), "Left out"),
+        (adcs.DivFL(), "nearest chosen"),
+    ):
+        folder = tmp_path / type(scheduler).__name__
+        toy.start(Scheduled(FedAvg(), scheduler, clients_per_round=2, folder=folder), toy.grid(), 2)
+        assert words in said(folder)
+
+
+def test_a_choice_without_explanation_is_no_end(
+    toy: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(adcs.Uniform):
+        def _select(self, server_round: int, clients: tuple[Any, ...], m: int) -> Cohort:
+            return Cohort.of(clients[:m], scores="as they come")
+
+    strategy = Scheduled(FedAvg(), Odd(), clients_per_round=2, folder=tmp_path / "run")
+    toy.start(strategy, toy.grid(), 1)
+    [line] = RunFolder.open(tmp_path / "run").records()
+    assert line["trained"] == [0, 1]
+    assert "choice" not in line
+    assert "the choice has no explanation" in caplog.text
 
 
 def test_faults_are_in_the_record(toy: Any, tmp_path: Path) -> None:

@@ -347,6 +347,21 @@ def test_a_strategy_without_weights_is_named_once(toy: Any, caplog: Any) -> None
     assert said == ["QFedAvg aggregates without client weights: those of Telling are not used"]
 
 
+def test_caps_without_authenticated_ids_are_warned_of_once(toy: Any, caplog: Any) -> None:
+    caps = {"groups": {0: "a", 1: "a", 2: "b"}, "caps": 1}
+    cases = [(caps, False, 1), (caps, True, 0), ({"groups": {0: "a"}}, False, 0), ({}, False, 0)]
+    for rules, authenticated, warnings in cases:
+        caplog.clear()
+        strategy = Scheduled(
+            FedAvg(fraction_train=1.0),
+            adcs.ADCS(**rules),
+            clients_per_round=2,
+            authenticated=authenticated,
+        )
+        toy.start(strategy, toy.grid(), 2)
+        assert caplog.text.count("without authenticated=True") == warnings
+
+
 def test_a_strategy_that_draws_for_itself_is_told_of(caplog: Any) -> None:
     Scheduled(FedAvg(fraction_train=0.3), adcs.Uniform(), clients_per_round=2)
     assert "fraction_train=0.3" in caplog.text

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from adcs.cli.app import app
 from adcs.experiments import claims
-from adcs.experiments.config import Experiment
+from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.figures import line_figure
+from adcs.experiments.folders import create_run
 from adcs.experiments.outputs import equal_time, make_section
-from adcs.experiments.report import panel, setting, warnings
+from adcs.experiments.report import panel, setting, warnings, write_report
 from adcs.experiments.reproduce import (
     Plan,
     chosen_outputs,
@@ -22,6 +26,7 @@ from adcs.experiments.reproduce import (
     paper_experiment,
 )
 from adcs.experiments.statistics import Estimate
+from adcs.experiments.styles import styles_of
 from adcs.run_folder import RunFolder
 
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
@@ -101,6 +106,31 @@ def test_an_interval_that_includes_zero_does_not_hold() -> None:
     assert "the other way round" in claims.above("A beats B", Estimate(-0.1, 0.03, 5)).numbers
 
 
+def test_two_seeds_decide_no_difference() -> None:
+    labels = list(outputs()["figure-1"].schedulers)
+    found = claims.judge_methods(records(WORST, seeds=2), paper_experiment("methods", {}), labels)
+    claim = next(c for c in found if c.text == "ADCS has a higher worst accuracy than OCS")
+    assert claim.verdict == "undecided"
+    assert claim.numbers.endswith(", from 2 seeds, which give no interval.")
+
+
+def test_claims_of_one_figure_are_corrected_together() -> None:
+    weak = Estimate(0.1, 0.09, 5)  # p = 0.037
+    assert claims.above("A beats B", weak).verdict == "holds"
+    both = claims.all_above({"A beats B": weak, "A beats C": weak})
+    assert [claim.verdict for claim in both] == ["does not hold", "does not hold"]
+    assert both[0].numbers == "By 0.100 [0.010, 0.190], p = 0.074: not shown, p being corrected."
+    clear = claims.all_above({"A beats B": weak, "A beats C": Estimate(0.1, 0.001, 5)})
+    assert [claim.verdict for claim in clear] == ["holds", "holds"]
+
+
+def test_no_number_is_undecided() -> None:
+    labels = list(outputs()["figure-1"].schedulers)
+    lines = [{**line, "average": None, "worst": None} for line in records(WORST)]
+    found = claims.judge_methods(lines, paper_experiment("methods", {}), labels)
+    assert {claim.verdict for claim in found[:-1]} == {"undecided"}
+
+
 def test_a_ledger_off_by_one_is_seen() -> None:
     lines = records(WORST)
     for line in lines:
@@ -166,7 +196,8 @@ def test_figure_files_name_the_unit(
     lines = records({"A": 0.5})
     for line in lines:
         line.update({key: scale * line[key] for key in ("bytes_up", "bytes_down", "seconds")})
-    files = line_figure(tmp_path / "a", "title", [panel(lines, "worst", against, ["A"])])
+    styles = styles_of({"A": "ADCS"})
+    files = line_figure(tmp_path / "a", "title", [panel(lines, "worst", against, ["A"])], styles)
     with files[-1].open() as file:
         rows = list(csv.DictReader(file))
     assert float(rows[-1][column]) == pytest.approx(last)
@@ -213,9 +244,12 @@ def test_kernels_are_drawn(tmp_path: Path) -> None:
             for label in experiment.schedulers
         ]
     section = make_section(outputs()["kernels"], experiment, lines, {}, tmp_path)
-    with section.files[-1].open() as file:
-        rows = list(csv.DictReader(file))
-    first = next(row for row in rows if row["row"] == "DPP-Loss")
+    assert [path.name for path in section.files if path.suffix == ".csv"] == [
+        "kernels-dpp-loss.csv",
+        "kernels-dpp-norm.csv",
+    ]
+    with section.files[2].open() as file:
+        first = next(csv.DictReader(file))
     assert float(first["entry"]) == pytest.approx(np.exp(2 * 0.75 * 2.3), rel=1e-5)
     # Norms stay at one here, so that kernel does not change, and the claim is about both.
     assert section.claims[0].verdict == "does not hold"
@@ -256,7 +290,7 @@ def test_runs_of_other_settings_are_not_taken_for_ours(tmp_path: Path) -> None:
     digits = {"data": "digits", "rounds": 20}
     Plan.start(tmp_path / "a", ["kernels"], digits).open("kernels")
     (tmp_path / "a" / "reproduce.json").write_text("{}")
-    with pytest.raises(ValueError, match="does not say what is reproduced; delete it"):
+    with pytest.raises(ValueError, match=r"does not say what is reproduced \(.*\); delete it"):
         Plan.resume(tmp_path / "a", ["kernels"], {})
     (tmp_path / "a" / "reproduce.json").unlink()
     again = Plan.start(tmp_path / "a", ["kernels"], {**digits, "rounds": 40})
@@ -307,3 +341,64 @@ def test_bands_of_accuracies_stay_among_accuracies() -> None:
     band = panel(records, "worst", "server_round", ["A"]).lines["A"]
     assert (band.low, band.high) == (0.0, 1.0)
     assert panel(records, "bias", "server_round", ["A"]).lines["A"].high > 1.0
+
+
+def test_a_comparison_shows_the_worst_fifth_and_the_costs(tmp_path: Path) -> None:
+    experiment = from_dict({"data": "synthetic", "clients": 10, "m": 5, "rounds": 20, "seeds": 3})
+    folder = create_run(tmp_path / "run", experiment)
+    with folder.writer("all") as file:
+        for line in records(dict.fromkeys(experiment.schedulers, 0.5)):
+            file.append(line)
+    names = {path.name for path in write_report(folder, experiment)}
+    assert {f"accuracy-by-{x}.png" for x in ("round", "bytes", "seconds", "cost")} <= names
+    with (folder.figures / "accuracy-by-round.csv").open() as stream:
+        panels = {row["panel"] for row in csv.DictReader(stream)}
+    assert any("worst 20 %" in name for name in panels)
+    with (folder.figures / "accuracy-by-cost.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert {(row["panel"].split()[1], row["against"].split()[0]) for row in rows} == {
+        (accuracy, cost) for accuracy in ("worst", "average") for cost in ("client", "traffic")
+    }
+    text = (folder.path / "summary.md").read_text()
+    assert "corrected by Holm's method for the 5 schedulers" in text
+    assert "cut off there" in text
+
+
+def test_seeds_of_a_comparison_that_do_not_count_are_named(tmp_path: Path) -> None:
+    experiment = from_dict(
+        {"data": "synthetic", "clients": 10, "m": 5, "seeds": 4, "schedulers": ["Uniform", "OCS"]}
+    )
+    folder = create_run(tmp_path / "run", experiment)
+    with folder.writer("all") as file:
+        for line in records({"Uniform": 0.5, "OCS": 0.6}, seeds=4):
+            gone = line["scheduler"] == "OCS" and line["seed"] == 2
+            loss = {"test_loss": None if gone and line["server_round"] else 2.3}
+            file.append({**line, **loss, "worst": None if gone else line["worst"]})
+    diverged, lost = warnings(folder, experiment)
+    assert "for OCS (seed 2)." in diverged
+    assert lost == "Left out, for their values are no finite numbers: OCS at seed 2 (worst)."
+    write_report(folder, experiment, [diverged, lost])
+    assert f"**{lost}**" in (folder.path / "summary.md").read_text()
+
+
+QUICK = ["--data", "synthetic", "--clients", "10", "--m", "5", "--rounds", "20", "--jobs", "1"]
+
+
+@pytest.mark.parametrize("schedulers", [["Uniform"], ["Uniform", "OCS"]])
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_what_compare_prints(schedulers: list[str], seeds: int, tmp_path: Path) -> None:
+    words = [word for name in schedulers for word in ("--scheduler", name)]
+    result = CliRunner().invoke(
+        app, ["compare", *QUICK, *words, "--seeds", str(seeds), "--out", str(tmp_path / "run")]
+    )
+    assert result.exit_code == 0, result.output
+    pairs = seeds > 1 and len(schedulers) > 1
+    text = (tmp_path / "run" / "summary.md").read_text()
+    # No table is empty: every one that is announced has lines.
+    assert ("Paired" in result.stdout) == pairs
+    assert ("## Differences to Uniform" in text) == pairs
+    assert len(re.findall(r"^│ Uniform +│", result.stdout, flags=re.MULTILINE)) == 1
+    # Two seeds are shown, not an interval of them.
+    assert ("±" in result.stdout) == (seeds == 3)
+    assert ("of seed 0 / seed 1" in result.stdout) == (seeds == 2)
+    assert ("Holm" in result.stdout) == (seeds == 3 and pairs)

@@ -162,7 +162,7 @@ def test_samples_are_conditioned_on_pending_clients() -> None:
     assert (np.abs(share - p) < 4.5 * np.sqrt(p * (1 - p) / count)).all()
 
 
-def test_clients_like_pending_ones_wait() -> None:
+def test_clients_similar_to_pending_ones_are_not_chosen() -> None:
     """Five groups of three; the cohort comes from the groups in which nobody is at work."""
     rng = np.random.default_rng(1)
     centres = np.repeat(rng.standard_normal((5, 40)), 3, axis=0)
@@ -217,7 +217,7 @@ def test_pending_ids_are_checked(pending: Any, named: str) -> None:
         adcs.Uniform().select(0, range(5), 2, pending)
 
 
-def test_pending_is_forgotten_after_an_error() -> None:
+def test_pending_is_reset_after_an_error() -> None:
     class Failing(adcs.Scheduler):
         def _select(self, server_round, clients, m):
             raise RuntimeError

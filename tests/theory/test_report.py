@@ -279,7 +279,59 @@ def test_clusters_are_found_when_no_groups_are_named(run) -> None:
     folder, *_ = run
     analysis = analyse(folder)
     assert all(row["masses"] is not None for row in analysis.rounds)
-    assert any("Clusters were found" in note for note in analysis.notes)
+    assert all(row["structured"] for row in analysis.rounds)
+    assert any("found in 24 of 24 rounds" in note for note in analysis.notes)
+    assert analyse(folder, groups=[0] * 9).schedulers[0]["structured"] is None  # not sought
+
+
+def test_clusters_of_one_each_are_not_violated_by_rounding(run) -> None:
+    folder, *_ = run
+    analysis = analyse(folder, groups=range(9))
+    # Then r = 0 and the theorem's right-hand side is the bias itself, from rounded numbers.
+    gaps = [row["bias"] - row["theorem1"] for row in analysis.rounds]
+    assert max(map(abs, gaps)) < 1e-4
+    assert max(gaps) > 0.0
+    assert [row["above_theorem1"] for row in analysis.schedulers] == [0.0, 0.0]
+
+
+def noise_run(folder: Path, structured: int, rounds: int = 10) -> RunFolder:
+    """Write a run of 12 clients whose updates are noise, but for some rounds with clusters."""
+    rng = np.random.default_rng(0)
+    config = {"m": 3, "lr": 0.1, "rounds": rounds, "schedulers": {"Uniform": "Uniform"}}
+    run = RunFolder.create(folder, config)
+    with run.writer("task") as lines:
+        for now in range(rounds):
+            updates = rng.normal(size=(12, 200)) + 0.3
+            if now < structured:
+                updates += 5.0 * rng.normal(size=(4, 200))[np.arange(12) % 4]
+            gram = updates @ updates.T
+            chosen = np.isin(np.arange(12), rng.permutation(12)[:3]) / 3.0
+            lines.append(
+                {
+                    "scheduler": "Uniform",
+                    "seed": 0,
+                    "server_round": now,
+                    "bias": bias(updates, chosen=np.flatnonzero(chosen)),
+                    "gradient_norm": float(np.linalg.norm(updates.mean(axis=0))),
+                    "cohort_weights": chosen,
+                    "gram": [float(f"{x:.6g}") for x in gram[np.triu_indices(12)]],
+                    "batch_losses": [1.0] * 12,
+                }
+            )
+    return run
+
+
+@pytest.mark.parametrize(("structured", "shown"), [(0, False), (5, False), (6, True), (10, True)])
+def test_without_clusters_there_is_no_theorem_1(tmp_path, structured: int, shown: bool) -> None:
+    analysis = analyse(noise_run(tmp_path / "run", structured))
+    assert [row["structured"] for row in analysis.rounds] == [t < structured for t in range(10)]
+    (row,) = analysis.schedulers
+    assert row["structured"] == structured / 10
+    for key in ("theorem1", "masses", "clusters", "above_theorem1", "failed"):
+        assert (row[key] is not None) == shown
+    assert row["general"] is not None
+    assert any(f"found in {structured} of 10 rounds" in note for note in analysis.notes)
+    assert not any("general bound only" in note for note in analysis.notes)
 
 
 def test_figure(run, tmp_path: Path) -> None:

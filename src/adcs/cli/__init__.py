@@ -11,6 +11,9 @@ def main() -> None:
     """Run the command line, or say what to install if the extra `cli` is missing."""
     from importlib.util import find_spec
 
+    from adcs.cli.stopping import end_like_ctrl_c, exit_code
+
+    end_like_ctrl_c()
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         print(
@@ -18,6 +21,10 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    from adcs.cli.app import app
+    try:
+        from adcs.cli.app import app
 
-    app()
+        app()
+    except KeyboardInterrupt as stop:
+        print("adcs: stopped", file=sys.stderr)
+        sys.exit(exit_code(stop))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+import adcs
+from adcs._validation import did_you_mean
 from adcs.cli.compare import compare
 from adcs.cli.errors import guarded
 from adcs.cli.explain import explain
@@ -19,13 +21,26 @@ from adcs.experiments.console import show_table
 from adcs.experiments.specs import NAMES, describe
 from adcs.simulation.datasets.registry import available, fetch
 
+
+class Commands(TyperGroup):
+    """A group of commands that says once which one may have been meant."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is named first."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            ctx.fail(f"there is no command {name!r}; {did_you_mean(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Client scheduling for federated learning: compare schedulers, reproduce the paper.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data = typer.Typer(help="The data sets that are known by name.", no_args_is_help=True)
+data = typer.Typer(cls=Commands, help="The data sets that are known by name.", no_args_is_help=True)
 app.add_typer(data, name="data")
 app.command()(compare)
 app.command()(reproduce)
@@ -35,7 +50,7 @@ app.command()(theory)
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"adcs {version('adcs')}")
+        typer.echo(f"adcs {adcs.__version__}")
         raise typer.Exit
 
 

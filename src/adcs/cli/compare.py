@@ -11,19 +11,31 @@ from typing import Annotated, Any
 import typer
 
 from adcs.cli.errors import guarded, resumable
-from adcs.cli.options import absolute, check_folder, merged, pairs, schedulers, sizes
+from adcs.cli.options import (
+    absolute,
+    check_folder,
+    merged,
+    open_run,
+    pairs,
+    schedulers,
+    sizes,
+)
 from adcs.experiments import wording
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import progress, say, shout, show_table
 from adcs.experiments.folders import create_run, experiment_of, next_folder
-from adcs.experiments.report import baseline_of, results, warnings, write_report
+from adcs.experiments.records import checked_records
+from adcs.experiments.report import baseline_of, results, seeds_of, warnings, write_report
 from adcs.experiments.runner import run_experiment
-from adcs.experiments.statistics import Row
+from adcs.experiments.statistics import FEWEST, Row
 from adcs.run_folder import RunFolder
 from adcs.simulation.datasets.registry import Dataset, DataUnavailable
 
 WHAT, DATA, TRAINING, RUN = "What is compared", "Data and clients", "Training", "The run"
 PAPER = Experiment()
+
+SHOWN = 10
+"""Labels that are named."""
 
 
 def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
@@ -63,7 +75,8 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, _option("--seeds", help="Number of seeds; several give intervals.", panel=WHAT)
+        int | None,
+        _option("--seeds", help="Number of seeds; three and more give intervals.", panel=WHAT),
     ] = None,
     first_seed: Annotated[
         int | None, _option("--first-seed", help="The first of them.", panel=WHAT)
@@ -213,7 +226,7 @@ def compare(
             raise ValueError(
                 f"--resume keeps the settings of {resume}; {stray!r} cannot be given with it"
             )
-        folder = RunFolder.open(resume)
+        folder = open_run(resume)
         experiment = experiment_of(folder)
         notes = list(folder.config.get("notes", []))
     else:
@@ -223,7 +236,19 @@ def compare(
         name = "compare" if config is None else config.stem
         path = out or next_folder(Path("runs"), name)
         folder = create_run(path, experiment, dataset, notes=notes)
+        if dataset.labels:
+            say(f"the labels of the data are {listed(dataset.label_names)}")
     _run(folder, experiment, notes, jobs)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in words; of many, the first ones.
+
+    >>> listed(["cat", "dog"]), listed([str(label) for label in range(100)])
+    ('cat, dog', '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 90 more')
+    """
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def _with_data(
@@ -250,6 +275,7 @@ def _run(folder: RunFolder, experiment: Experiment, notes: list[str], jobs: int 
         say(f"results go to {folder.path}")
         with progress("compare") as report:
             run_experiment(folder, experiment, jobs=jobs, progress=report)
+        checked_records(folder, experiment)
         notes = [*notes, *warnings(folder, experiment)]
         files = write_report(folder, experiment, notes)
     show_results(results(folder, experiment), experiment)
@@ -261,9 +287,13 @@ def _run(folder: RunFolder, experiment: Experiment, notes: list[str], jobs: int 
 def show_results(rows: Sequence[Row], experiment: Experiment) -> None:
     """Print the table of a comparison, and differences where there are intervals for them."""
     title = "Mean of the last tenth of evaluations"
-    if experiment.seeds > 1:
+    if experiment.seeds >= FEWEST:
         title += f", ± 95 % interval over {experiment.seeds} seeds"
+    elif experiment.seeds > 1:
+        title += f" of {' / '.join(f'seed {seed}' for seed in seeds_of(experiment))}"
     show_table(title, *wording.table(rows))
     if experiment.seeds > 1:
-        title = f"Paired differences to {baseline_of(experiment)}, with 95 % intervals"
+        title = f"Paired differences to {baseline_of(experiment)}"
+        if any(row.p for row in rows):
+            title += ", 95 % interval of each alone, p by Holm's method"
         show_table(title, *wording.difference_table(rows))

@@ -12,12 +12,13 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
+from adcs.cli.stopping import exit_code
 from adcs.experiments.console import say
 from adcs.experiments.scheduler_errors import SchedulerFailed
+from adcs.run_folder import InUse
 from adcs.simulation.datasets.registry import DataUnavailable
 
 WRONG = 2
-INTERRUPTED = 130
 ENDED = "a process ended before its work, perhaps for want of memory"
 
 P = ParamSpec("P")
@@ -42,9 +43,9 @@ def guarded(command: Callable[P, T]) -> Callable[P, T]:
         except Stopped as stop:
             say(f"adcs: {stop}")
             raise typer.Exit(stop.code) from None
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             say("adcs: stopped")
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(exit_code(stop)) from None
         except OSError as error:
             say(f"adcs: {describe(error)}")
             raise typer.Exit(WRONG) from None
@@ -79,8 +80,11 @@ def resumable(folder: Path, command: str) -> Iterator[None]:
     """Say how to go on if what happens inside is interrupted or fails for lack of something."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise Stopped(f"stopped; nothing is lost, go on with: {command}", INTERRUPTED) from None
+    except KeyboardInterrupt as stop:
+        sentence = f"stopped; nothing is lost, go on with: {command}"
+        raise Stopped(sentence, exit_code(stop)) from None
+    except InUse as error:
+        raise Stopped(f"{error}; let it end, or stop it first") from error
     except OSError as error:
         sentence = describe(error, folder)
         raise Stopped(f"{sentence}; nothing written is lost, go on with: {command}") from error

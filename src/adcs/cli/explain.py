@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,13 +10,17 @@ import typer
 
 from adcs._types import ClientId
 from adcs.cli.errors import guarded
+from adcs.cli.options import open_run
 from adcs.experiments import why
 from adcs.experiments.config import Experiment
 from adcs.experiments.console import progress, say, shout, show_table
 from adcs.experiments.folders import experiment_of
+from adcs.experiments.records import checked_records
 from adcs.experiments.replay import replay
 from adcs.experiments.specs import make_scheduler
 from adcs.run_folder import RunFolder
+from adcs.schedulers.base import Cohort
+from adcs.schedulers.choice import RECORDED_LIMIT, Choice, from_record
 from adcs.schedulers.client_dpp import Determinantal
 from adcs.schedulers.static_dpp import StaticDPP
 
@@ -33,8 +38,8 @@ def explain(
     ] = None,
     client: Annotated[str | None, typer.Option(help="Say it of this client alone.")] = None,
 ) -> None:
-    """Say why a round's cohort was chosen, and what the clients left out lacked."""
-    folder = RunFolder.open(run)
+    """Say why a round's cohort was chosen, and why the other clients were left out."""
+    folder = open_run(run)
     if folder.config.get("engine") == "flower":
         if seed is not None or scheduler is not None:
             raise ValueError(
@@ -44,6 +49,7 @@ def explain(
         _recorded(folder, server_round, client)
         return
     experiment = experiment_of(folder)
+    checked_records(folder, experiment)
     label = _label(experiment, scheduler)
     seed = experiment.first_seed if seed is None else seed
     if seed not in experiment.seed_list:
@@ -60,10 +66,14 @@ def explain(
             experiment, seed, label, server_round, report, fingerprint=held
         )
     _check(folder, label, seed, evaluated, counts)
-    chosen = ", ".join(map(str, choice.cohort.clients))
-    typer.echo(f"{label}, seed {seed}, round {server_round}: clients {chosen}")
-    if number is not None:
-        typer.echo(why.sentence(choice, number))
+    _tell(choice, f"{label}, seed {seed}, round {server_round}", server_round, number)
+
+
+def _tell(choice: Choice, title: str, server_round: int, client: ClientId | None) -> None:
+    """Show a choice, or say of one client why it was chosen or not."""
+    typer.echo(f"{title}: clients {', '.join(map(str, choice.cohort.clients))}")
+    if client is not None:
+        typer.echo(why.sentence(choice, client))
         return
     if choice.theta is not None:
         oldest = choice.cohort.diagnostics.get("oldest_report", server_round)
@@ -76,6 +86,8 @@ def explain(
         late = ", ".join(map(str, waited))
         typer.echo(f"Chosen before all others, because they had waited for too long: {late}.")
     found = why.tables(choice)
+    if choice.explanation is not None and choice.explanation.left_out:
+        typer.echo(why.REASONS)
     for table in found:
         show_table(*table)
     if not found:
@@ -97,7 +109,7 @@ def _label(experiment: Experiment, wanted: str | None) -> str:
 
 
 def _number(client: str, clients: int) -> ClientId:
-    if not client.isdecimal() or int(client) >= clients:
+    if not (client.isdecimal() and len(client) < 20 and int(client) < clients):
         raise ValueError(f"client must be a number from 0 to {clients - 1}, got {client!r}")
     return int(client)
 
@@ -120,19 +132,35 @@ def _check(folder: RunFolder, label: str, seed: int, server_round: int, counts: 
 
 
 def _recorded(folder: RunFolder, server_round: int, client: str | None) -> None:
-    records = [record for record in folder.records() if record.get("server_round") == server_round]
-    if not records:
-        held = sorted(
-            {int(record["server_round"]) for record in folder.records() if "server_round" in record}
-        )
+    lines = [line for line in folder.lines() if line.record["server_round"] == server_round]
+    if not lines:
+        held = sorted({record["server_round"] for record in folder.records()})
         which = f"; it has rounds {held[0]} to {held[-1]}" if held else ""
         raise ValueError(f"{folder.path} has no record of round {server_round}{which}")
-    for record in records:
-        typer.echo(f"{record.get('scheduler', 'scheduler')}, round {server_round}")
-        if client is not None:
-            chosen = client in map(str, record.get("chosen") or ())
-            typer.echo(f"Client {client} was {'chosen' if chosen else 'not chosen'}.")
-        for title, heads, rows in why.recorded_tables(record):
-            kept: list[Any] = [row for row in rows if client is None or row[0] == client]
-            if kept:
-                show_table(title, heads, kept)
+    for line in lines:
+        with line.reading():
+            _show_recorded(line.record, server_round, client)
+
+
+def _show_recorded(record: Mapping[str, Any], server_round: int, client: str | None) -> None:
+    title = f"{record['scheduler']}, round {server_round}"
+    if "choice" in record:
+        keys = ("chosen", "weights", "normalise", "diagnostics")
+        clients, weights, normalise, diagnostics = (record[key] for key in keys)
+        cohort = Cohort(tuple(clients), tuple(weights), normalise, diagnostics)
+        choice = from_record(record["choice"], cohort)
+        named = (one for one in choice.available if str(one) == client)
+        _tell(choice, title, server_round, next(named, client))
+        return
+    typer.echo(title)
+    if client is not None:
+        chosen = client in map(str, record.get("chosen") or ())
+        typer.echo(f"Client {client} was {'chosen' if chosen else 'not chosen'}.")
+    for title, heads, rows in why.recorded_tables(record):
+        kept: list[Any] = [row for row in rows if client is None or row[0] == client]
+        if kept:
+            show_table(title, heads, kept)
+    typer.echo(
+        "Why clients were left out is not in this record: records hold it for up to "
+        f"{RECORDED_LIMIT} available clients."
+    )

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adcs._validation import near_by
 from adcs.experiments.config import from_toml, underscored
 from adcs.experiments.specs import split
+from adcs.run_folder import RunFolder
 
 
 def pairs(text: str, option: str) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def pairs(text: str, option: str) -> dict[str, Any]:
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
-    except (ValueError, SyntaxError, TypeError):
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return text
 
 
@@ -71,6 +73,21 @@ def absolute(data: str) -> str:
     ('digits', True)
     """
     return str(Path(data).resolve()) if Path(data).suffix == ".npz" else data
+
+
+def open_run(path: Path) -> RunFolder:
+    """Open a run folder; where there is no folder, say which one may have been meant.
+
+    >>> open_run(Path("runs/none"))
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: runs/none is not a run folder: there is no such folder
+    """
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is not a run folder: there is no such folder{near_by(path)}"
+        )
+    return RunFolder.open(path)
 
 
 def check_folder(data: str, folder: str | Path | None, option: str = "--data-folder") -> None:

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from adcs.cli.errors import guarded
+from adcs.cli.options import open_run
 from adcs.experiments.console import say, show_table
 from adcs.experiments.figures import write_csv
 from adcs.experiments.folders import experiment_of
 from adcs.experiments.policies import policies
+from adcs.experiments.records import checked_records
 from adcs.experiments.theory_figure import draw
-from adcs.run_folder import RunFolder
 from adcs.theory.report import analyse
 
 BIAS = {
@@ -50,14 +51,15 @@ def theory(
     ] = None,
 ) -> None:
     """Check the assumptions of the paper's theorems on a run, and draw its bounds."""
-    folder = RunFolder.open(run)
+    folder = open_run(run)
     experiment = experiment_of(folder)
+    checked_records(folder, experiment)
     found = analyse(folder, policies=policies(experiment), smoothness=smoothness)
     steps = experiment.steps
     of = "" if steps == 1 else f", of sums of E = {steps} gradients"
     _show(f"Bias and its bounds, means over rounds and seeds{of}", BIAS, found.schedulers)
     for row in found.schedulers:
-        typer.echo(f"{row['scheduler']}: conditions of Theorem 1 that fail: {_failed(row)}")
+        typer.echo(f"{row['scheduler']}: {_conditions(row)}")
     if found.convergence:
         square = "‖g_N‖²" if steps == 1 else f"‖g_N/{steps}‖²"
         columns = {**CONVERGENCE, "measured": f"mean {square}"}
@@ -71,11 +73,15 @@ def theory(
     say("written: " + ", ".join(str(path) for path in files))
 
 
-def _failed(row: dict[str, Any]) -> str:
+def _conditions(row: dict[str, Any]) -> str:
+    if row["structured"] is not None and row["failed"] is None:
+        share = row["structured"]
+        some = f" in {100 * (1 - share):.0f} % of rounds" if share > 0 else ""
+        return f"no cluster structure found{some}, so Theorem 1 does not apply"
     if row["failed"] is None:
-        return "not checked, for it has the general bound only"
+        return "conditions of Theorem 1 not checked, for it has the general bound only"
     shares = [f"{name} in {100 * share:.0f} %" for name, share in row["failed"].items()]
-    return ", ".join(shares) or "none"
+    return "conditions of Theorem 1 that fail: " + (", ".join(shares) or "none")
 
 
 def _show(title: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:

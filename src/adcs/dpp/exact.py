@@ -64,7 +64,7 @@ def exact_map(
     """
     theta = check_theta(theta)
     c = as_similarity(similarity)
-    q = as_quality(quality, c.shape[0])
+    q = _summable(quality, c.shape[0])
     room = constraints.resolve(c.shape[0], m)
     _check_none_given(room)
     start = greedy_map(similarity, m, quality=quality, theta=theta, constraints=constraints)
@@ -119,7 +119,7 @@ def improve(
     theta = check_theta(theta)
     c = as_similarity(similarity)
     n, m = c.shape[0], selection.indices.size
-    q = as_quality(quality, n)
+    q = _summable(quality, n)
     room = constraints.resolve(n, m)
     _check_none_given(room)
     stranger = selection.indices[~room.allowed[selection.indices]]
@@ -189,6 +189,15 @@ def _ordered(
     index = np.sort(np.asarray(rows, dtype=np.intp))
     within = replace(constraints, candidates=index)
     return greedy_map(similarity, index.size, quality=quality, theta=theta, constraints=within)
+
+
+def _summable(quality: ArrayLike | None, n: int) -> Float64Array:
+    """Return quality, or raise if sums of it could overflow: sets are compared by them."""
+    q = as_quality(quality, n)
+    with np.errstate(over="ignore"):
+        if np.isfinite(2.0 * np.abs(q).sum()):
+            return q
+    raise ValueError(f"quality is too large to be added up: the largest is {np.abs(q).max():g}")
 
 
 def _margin(quality: ArrayLike | None, q: Float64Array, theta: float, m: int) -> float:

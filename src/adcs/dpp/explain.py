@@ -1,23 +1,41 @@
-"""Why a greedy search chose what it chose, and what the rows left out lacked.
+"""Why a greedy search chose what it chose, and why it left out the other rows.
 
 The search is followed pick by pick. At each step every candidate has a score, theta q for its
 quality and (1 - theta) log r^2 for its diversity, where r is what remains of its unit vector
 outside the span of the rows chosen before; the pick is the one with the largest sum.
+
+The reason why a row was left out is a counterfactual, the first of these that would have let it in:
+
+- "rules": no required rows, no caps, and every row a candidate. A row that these leave no place
+  whatever its score has this reason too.
+- "redundant": the nearest chosen row is absent. That leaves a place, and the next best row would
+  be let in, alike or not; so the place must be gone too, or else be of no use to the row with the
+  nearest one present.
+- "quality": the row has the best quality among the chosen, and loses ties.
+- "tie": the row comes first. It tied for the last place, and ties go to the lower index.
+- "several": the row is at right angles to all others. It is redundant with several of the chosen.
+
+A row that none of these lets in, not even a direction of its own, lacks "quality".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adcs._types import Float64Array, IndexArray
+from adcs.dpp.constraints import Constraints
+from adcs.dpp.greedy import greedy_map_trusted
 from adcs.dpp.kernel import as_quality, as_similarity, check_theta
 from adcs.dpp.tolerances import Scoring
 
 TIE = 1e-6
-"""Scores this close, relatively, count as a tie."""
+"""Scores this close, relatively, count as a tie where the closest pick is sought."""
+
+Reason = Literal["rules", "redundant", "quality", "tie", "several"]
 
 
 @dataclass(frozen=True)
@@ -53,8 +71,8 @@ class Pick:
         Its score when it was picked. Where all directions were spent and the search had started
         afresh, the score counts from that start.
     nearest, similarity
-        The chosen row most alike (the other way round counts as alike) and the entry of C; None
-        if it is the only one.
+        The chosen row with the largest |C|, and the entry of C, which is negative where the two
+        are opposite; None if it is the only one.
     """
 
     row: int
@@ -81,7 +99,13 @@ class Miss:
     score, winning
         Its score there, and the winner's.
     nearest, similarity
-        The chosen row most alike, and the entry of C.
+        The chosen row with the largest |C|, and the entry of C, which is negative where the two
+        are opposite.
+    reason
+        Why it was left out: see the head of this module.
+    with_quality
+        Whether it would have been chosen with the best quality among the chosen, losing ties;
+        False if its own is no less.
     """
 
     row: int
@@ -92,15 +116,8 @@ class Miss:
     winning: Score
     nearest: int
     similarity: float
-
-    @property
-    def lacked(self) -> str:
-        """What it was short of at that step: "quality", "diversity", or "nothing"."""
-        quality = self.winning.quality - self.score.quality
-        diversity = self.winning.diversity - self.score.diversity
-        if quality + diversity <= 0.0:
-            return "nothing"
-        return "quality" if quality >= diversity else "diversity"
+    reason: Reason
+    with_quality: bool
 
 
 @dataclass(frozen=True)
@@ -117,7 +134,7 @@ def explain(
     quality: ArrayLike | None = None,
     theta: float = 0.0,
     scoring: Scoring | None = None,
-    given: ArrayLike = (),
+    constraints: Constraints | None = None,
 ) -> Explanation:
     """Explain the picks of a greedy search.
 
@@ -131,9 +148,9 @@ def explain(
         As they were given to the search.
     scoring
         As it was given to `greedy_map_trusted`; None takes C for as exact as its type.
-    given
-        Chosen rows whose places were theirs whatever their score, because they were required:
-        what others lacked is not measured against them.
+    constraints
+        As they were given to the search. Nobody is compared with required rows, whose places
+        were theirs whatever their score.
 
     Returns
     -------
@@ -149,8 +166,8 @@ def explain(
     >>> why.picks[1].gain, why.picks[1].nearest
     (0.0, 0)
     >>> miss = why.left_out[0]
-    >>> miss.nearest, miss.similarity, miss.lacked, round(miss.score.diversity, 4)
-    (0, 0.9, 'diversity', -1.6607)
+    >>> miss.nearest, miss.similarity, miss.reason, round(miss.score.diversity, 4)
+    (0, 0.9, 'redundant', -1.6607)
     """
     theta = check_theta(theta)
     c = as_similarity(similarity)
@@ -158,8 +175,9 @@ def explain(
     q = as_quality(quality, n)
     chosen = _distinct(indices, n)
     scoring = scoring or Scoring.of_kernel(similarity, quality, theta=theta)
+    constraints = constraints or Constraints()
     floor = scoring.floor + scoring.blur
-    required = np.isin(chosen, np.asarray(given, dtype=np.intp))
+    required = np.isin(chosen, np.asarray(constraints.required, dtype=np.intp))
     squares, own = _residuals(c, chosen, required, floor)
     scores = _diversity(squares, theta, floor)
     worth = scoring.weigh(q)
@@ -178,9 +196,38 @@ def explain(
     behind = winners - totals
     lost = np.where(np.abs(behind) <= TIE * np.maximum(1.0, np.abs(winners)), np.inf, behind)
     lost[required] = np.inf
+    search = _Search(c, chosen, q, scoring, constraints)
+    # In which picks a row took part, and by how much it may have lost one and still have tied.
+    opened: NDArray[np.bool_] = search.open() & ~required[:, None]
+    shut: NDArray[np.bool_] = ~np.any(opened, axis=0)
+    running = opened if theta == 1.0 else opened & (squares > floor)
+    picked = np.maximum(squares[np.arange(chosen.size), chosen], floor)
+    blur = scoring.tolerance(picked, worth[chosen])
+    if theta == 0.0:  # it is that of r^2 there
+        blur = blur / picked
+    lift = scoring.weigh(np.maximum(q, q[chosen].max())) - worth
+    better = running & (behind - lift < -blur[:, None]) & (lift > 0.0)
+    with_quality: NDArray[np.bool_] = np.any(better, axis=0)
+    apart = winners - worth <= blur[:, None]
+    if theta < 1.0:  # while anybody has a direction of its own, the search does not start afresh
+        apart |= ~np.array(own)[:, None]
+    apart &= opened
+    with_direction: NDArray[np.bool_] = np.any(apart, axis=0)
+    tied: NDArray[np.bool_] = running[-1] & (np.abs(behind[-1]) <= blur[-1])
     left_out = []
     for row in np.setdiff1d(np.arange(n), chosen).tolist():
         step = int(lost[:, row].argmin())
+        reason: Reason = "quality"
+        if shut[row] or search.ruled_out(row):
+            reason = "rules"
+        elif row in search.freed_by(int(nearest[row])):
+            reason = "redundant"
+        elif with_quality[row]:
+            reason = "quality"
+        elif tied[row]:
+            reason = "tie"
+        elif with_direction[row]:
+            reason = "several"
         left_out.append(
             Miss(
                 row=row,
@@ -191,9 +238,79 @@ def explain(
                 winning=picks[step].score,
                 nearest=int(nearest[row]),
                 similarity=float(c[row, nearest[row]]),
+                reason=reason,
+                with_quality=bool(with_quality[row]),
             )
         )
     return Explanation(tuple(picks), tuple(left_out))
+
+
+class _Search:
+    """The search that made a choice, to be run again under other conditions."""
+
+    def __init__(
+        self,
+        c: Float64Array,
+        chosen: IndexArray,
+        quality: Float64Array,
+        scoring: Scoring,
+        constraints: Constraints,
+    ) -> None:
+        self._c, self._chosen, self._quality = c, chosen, quality
+        self._scoring, self._constraints = scoring, constraints
+        self._room = constraints.resolve(c.shape[0], chosen.size)
+        self._freed: dict[int, frozenset[int]] = {}
+        self._unruled: frozenset[int] | None = None if constraints else frozenset()
+        self._one_more = self._run(chosen.size + 1, constraints)
+
+    def _run(self, m: int, constraints: Constraints) -> frozenset[int]:
+        """Return the m rows that are chosen, none if the constraints do not allow for so many."""
+        try:
+            constraints.resolve(self._c.shape[0], m)
+        except ValueError:
+            return frozenset()
+        found = greedy_map_trusted(
+            self._c, m, self._scoring, quality=self._quality, constraints=constraints
+        )
+        return frozenset(found.indices.tolist())
+
+    def ruled_out(self, row: int) -> bool:
+        """Return whether a row would be chosen if there were no constraints."""
+        if self._unruled is None:
+            self._unruled = self._run(self._chosen.size, Constraints())
+        return row in self._unruled
+
+    def freed_by(self, row: int) -> frozenset[int]:
+        """Return who would be chosen if this chosen row were absent, not for its place alone."""
+        if row not in self._freed:
+            rules, room = self._constraints, self._room
+            caps = rules.caps
+            if caps is not None:
+                assert rules.groups is not None
+                labels = list(rules.groups)
+                codes = dict(zip(labels, room.codes.tolist(), strict=True))
+                left = {label: int(room.caps[code]) for label, code in codes.items()}
+                left[labels[row]] -= 1  # its place in its group is no matter of likeness
+                caps = left
+            others = replace(
+                rules,
+                candidates=np.setdiff1d(room.allowed.nonzero()[0], [row]),
+                required=[one for one in room.required.tolist() if one != row],
+                caps=caps,
+            )
+            m = self._chosen.size
+            self._freed[row] = self._run(m - 1, others) | (self._run(m, others) - self._one_more)
+        return self._freed[row]
+
+    def open(self) -> NDArray[np.bool_]:
+        """Return which rows were candidates at each pick, with room in their group."""
+        room = self._room
+        left = room.caps.copy()
+        table = np.empty((self._chosen.size, self._c.shape[0]), dtype=bool)
+        for step, row in enumerate(self._chosen.tolist()):
+            table[step] = room.allowed & (left[room.codes] > 0)
+            left[room.codes[row]] -= 1
+        return table
 
 
 def _distinct(indices: ArrayLike, n: int) -> IndexArray:

@@ -73,7 +73,11 @@ def pairwise_distances(updates: ArrayLike) -> Float64Array:
     for i in np.flatnonzero(close.any(axis=1)):
         others = np.flatnonzero(close[i])
         distances[i, others] = np.linalg.norm(rows[others] - rows[i], axis=1)
-    return np.ldexp(distances + distances.T, exponent)
+    with np.errstate(over="ignore"):
+        result: Float64Array = np.ldexp(distances + distances.T, exponent)
+    if np.isinf(result.max()):
+        raise ValueError("updates are too far apart: a distance between them is beyond float64")
+    return result
 
 
 def facility_location(
@@ -109,6 +113,9 @@ def facility_location(
         raise ValueError(f"distances must be square, got shape {d.shape}")
     if d.min() < 0.0:
         raise ValueError(f"distances must not be negative, got {d.min():g}")
+    # Sums of the largest distances would overflow; a power of two rounds nothing of them.
+    shift = 64 if d.max() > 1e290 else 0
+    d = np.ldexp(d, -shift) if shift else d
     room = constraints.resolve(n, m)
     among = np.flatnonzero(room.allowed)
     cover = _Cover(d, among)
@@ -133,7 +140,11 @@ def facility_location(
     assignment = np.full(n, -1, dtype=np.intp)
     assignment[among] = _nearest(d[np.ix_(among, centres)], centres)
     assignment[centres] = centres
-    return FacilityResult(chosen, np.array(gains), assignment, float(cover.nearest.sum()))
+    with np.errstate(over="ignore"):
+        most = np.finfo(np.float64).max
+        lowered = np.minimum(np.ldexp(gains, shift), most)
+        cost = min(float(np.ldexp(cover.nearest.sum(), shift)), float(most))
+    return FacilityResult(chosen, lowered, assignment, cost)
 
 
 class _Cover:

@@ -19,6 +19,7 @@ from adcs.dpp.constraints import Constraints, ResolvedConstraints
 from adcs.dpp.greedy_dense import DenseSearch, pivoted
 from adcs.dpp.greedy_lazy import LazySearch
 from adcs.dpp.kernel import as_quality, as_similarity, check_m, check_theta, combine
+from adcs.dpp.numbers import total
 from adcs.dpp.row_sources import FeatureRowSource, KernelRowSource
 from adcs.dpp.selection import Selection
 from adcs.dpp.tolerances import NOT, Scoring
@@ -201,7 +202,7 @@ def _selection(
         indices=index,
         gains=scoring.gains(np.array(logs), q),
         log_det=log_det,
-        objective=combine(log_det, float(q.sum()), scoring.theta),
+        objective=combine(log_det, total(q), scoring.theta),
         rank=len(logs) - logs.count(NOT),
     )
 

@@ -13,7 +13,7 @@ from scipy.linalg.blas import dgemv
 from scipy.linalg.lapack import dpstrf
 
 from adcs._types import Float64Array, IndexArray
-from adcs.dpp.tolerances import NOT, Scoring
+from adcs.dpp.tolerances import LOWEST, NOT, Scoring
 
 
 class DenseSearch:
@@ -86,7 +86,7 @@ class DenseSearch:
             score[row] = NOT
             if item(argmax()) >= best - widest:
                 score[row] = best
-                low = best - scoring.tolerance(square, weight.item(row))
+                low = max(best - scoring.tolerance(square, weight.item(row)), LOWEST)
                 # Rows are in order, so the first that ties is the lowest.
                 row = int((score >= low).argmax())
                 square = squares.item(row)
@@ -137,7 +137,8 @@ def pivoted(
     scale = np.ones(1)
     kernel = similarity
     if scoring.theta > 0.0:
-        exponent = (weight - weight.max()) / (2.0 * (1.0 - scoring.theta))
+        with np.errstate(over="ignore"):
+            exponent = (weight - weight.max()) / (2.0 * (1.0 - scoring.theta))
         if exponent.min() < -100.0:
             return None
         scale = np.exp(exponent)
@@ -158,7 +159,9 @@ def pivoted(
     least = float(picked.min())
     if least <= scoring.floor or least < scoring.doubtful(least):
         return None
-    tied = score >= score.max(axis=0) - scoring.tolerance(picked, weight[:m])
+    with np.errstate(over="ignore"):
+        low = np.maximum(score.max(axis=0) - scoring.tolerance(picked, weight[:m]), LOWEST)
+    tied = score >= low
     rows = order[:m]
     if (np.where(tied, order[:, None], order.size).min(axis=0) != rows).any():
         return None

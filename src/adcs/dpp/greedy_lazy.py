@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from adcs._types import Float64Array, IndexArray
 from adcs.dpp.row_sources import RowSource
-from adcs.dpp.tolerances import NOT, Scoring
+from adcs.dpp.tolerances import LOWEST, NOT, Scoring
 
 _SAMPLE = 1 << 16  # how many scores are enough to tell a quantile
 _OFTEN = 16  # picks between refills below which they come too often
@@ -116,8 +116,9 @@ class LazySearch:
             margin = scoring.tolerance(top, float(weight[slot]))
             if slack:
                 best = scoring.one(top - slack, float(weight[slot]))
-            tied = (score >= best - margin).nonzero()[0]
-            if tied.size > 1 or self._ceiling >= best - margin:
+            low = max(best - margin, LOWEST)
+            tied = (score >= low).nonzero()[0]
+            if tied.size > 1 or self._ceiling >= low:
                 if slack:
                     self._settled += tied.size
                     if self._settled > _CROWD * (self._k + 8) and self._sharpen():
@@ -125,9 +126,8 @@ class LazySearch:
                 slot, best, margin = self._settle(tied)
                 if slot < 0:
                     continue
-                if self._ceiling >= best - margin and self._refill(
-                    best - margin, best + margin, int(self._row[slot])
-                ):
+                low = max(best - margin, LOWEST)
+                if self._ceiling >= low and self._refill(low, best + margin, int(self._row[slot])):
                     continue
             if self._floor > NOT and self._dependent(slot):
                 weight[slot] = NOT
@@ -147,7 +147,7 @@ class LazySearch:
         if best == NOT:
             return -1, best, 0.0
         margin = self._scoring.tolerance(float(square[first]), float(weight[first]))
-        equal = (score >= best - margin).nonzero()[0]
+        equal = (score >= max(best - margin, LOWEST)).nonzero()[0]
         return int(tied[equal[rows[equal].argmin()]]), best, margin
 
     def _sharpen(self) -> bool:

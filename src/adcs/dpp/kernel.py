@@ -17,19 +17,22 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg.blas import dsymv
+from scipy.linalg.blas import dsymv, idamax
 
 from adcs._types import Float64Array, FloatArray
+from adcs.dpp.numbers import as_numbers, brief, real, total
 
 FLOAT32_PRECISION, FLOAT64_PRECISION = (float(np.finfo(t).eps) for t in (np.float32, np.float64))
 """The relative rounding of numbers of either type."""
 
+_SAFE = 1e290  # lengths up to this, and down to its inverse, have an inverse without loss
+
 
 def check_theta(theta: float) -> float:
     """Return theta as a float, or raise if it is outside [0, 1]."""
-    value = float(theta)
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"theta must lie in [0, 1], got {theta!r}")
+    value = real(theta)
+    if value is None or not 0.0 <= value <= 1.0:
+        raise ValueError(f"theta must lie in [0, 1], got {brief(theta)}")
     return value
 
 
@@ -51,21 +54,21 @@ def as_table(updates: ArrayLike, name: str = "updates") -> FloatArray:
     ValueError: updates must be a 2-d array, a row each, got 1 dimension(s)
     """
     try:
-        array = np.asarray(updates)
+        array = as_numbers(updates, name)
     except ValueError:
-        array = np.asarray(None)
-    if array.dtype == object or array.dtype.kind not in "fiub":
         lengths = _row_lengths(updates)
         if len(lengths) > 1:
-            raise ValueError(f"{name} must all have the same length, got lengths {lengths}")
-        raise ValueError(f"{name} must be numbers, got an array of {array.dtype}")
+            raise ValueError(
+                f"{name} must all have the same length, got lengths {lengths}"
+            ) from None
+        raise
     if array.shape[:1] == (0,):
         raise ValueError(f"{name} must have at least one row, got none")
     if array.ndim != 2:
         raise ValueError(f"{name} must be a 2-d array, a row each, got {array.ndim} dimension(s)")
     if array.shape[1] == 0:
         raise ValueError(f"{name} must have at least one column, got none")
-    return array if array.dtype == np.float32 else array.astype(np.float64, copy=False)
+    return array
 
 
 def as_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
@@ -107,10 +110,7 @@ def as_quality(quality: ArrayLike | None, n: int) -> Float64Array:
     """
     if quality is None:
         return np.zeros(n)
-    try:
-        q = np.asarray(quality, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"quality must be numbers, got {quality!r}") from error
+    q = as_numbers(quality, "quality").astype(np.float64, copy=False)
     if q.shape != (n,):
         raise ValueError(
             f"quality must hold one number for each of the {n} rows, got shape {q.shape}"
@@ -135,17 +135,16 @@ def quality_precision(quality: ArrayLike | None) -> float:
     """
     narrow = True
     if quality is not None:
-        given = np.asarray(quality)
-        if given.dtype.kind in "iu":
+        values = as_numbers(quality, "quality").astype(np.float64, copy=False)
+        if np.asarray(quality).dtype.kind in "iu":
             return FLOAT64_PRECISION
-        values = given.astype(np.float64)
         with np.errstate(over="ignore"):
             narrow = bool((values.astype(np.float32) == values).all())
     return FLOAT32_PRECISION if narrow else FLOAT64_PRECISION
 
 
 def row_norms(rows: FloatArray) -> Float64Array:
-    """Return the Euclidean norm of each row without overflow or underflow.
+    """Return the Euclidean norm of each row; only one that is beyond float64 itself overflows.
 
     >>> row_norms(np.array([[3e200, 4e200], [3e-200, 4e-200]]))
     array([5.e+200, 5.e-200])
@@ -153,11 +152,12 @@ def row_norms(rows: FloatArray) -> Float64Array:
     top = np.maximum(rows.max(axis=1), -rows.min(axis=1)).astype(np.float64)
     # Squares are safe well inside the exponent range; only the rest are rescaled, row by row.
     safe = 1e15 if rows.dtype == np.float32 else 1e140
-    norms: Float64Array = np.sqrt(
-        np.einsum("ij,ij->i", rows, rows, dtype=np.float64, optimize=False)
-    )
-    for i in np.flatnonzero((top > safe) | ((top < 1 / safe) & (top > 0))):
-        norms[i] = top[i] * np.linalg.norm(rows[i].astype(np.float64) / top[i])
+    with np.errstate(over="ignore", under="ignore"):
+        norms: Float64Array = np.sqrt(
+            np.einsum("ij,ij->i", rows, rows, dtype=np.float64, optimize=False)
+        )
+        for i in np.flatnonzero((top > safe) | ((top < 1 / safe) & (top > 0))):
+            norms[i] = top[i] * np.linalg.norm(rows[i].astype(np.float64) / top[i])
     return norms
 
 
@@ -177,11 +177,14 @@ def unit_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
     zero = np.flatnonzero(norms == 0.0)
     if zero.size:
         raise ValueError(f"{name} must have a direction: row {zero[0]} is zero")
-    with np.errstate(over="ignore", under="ignore"):
-        inverse = 1.0 / norms
-    if np.isfinite(inverse).all() and inverse.min() > 0.0:
-        return np.asarray(rows * inverse[:, None], dtype=rows.dtype)
-    return np.asarray(rows.astype(np.float64) / norms[:, None], dtype=rows.dtype)
+    wild = np.flatnonzero((norms > _SAFE) | (norms < 1.0 / _SAFE))
+    if wild.size:  # of float64 only
+        rows = rows.copy()
+        # A power of two rounds nothing but what is far too small beside the row's largest entry.
+        with np.errstate(under="ignore"):
+            rows[wild] = np.ldexp(rows[wild], -np.frexp(np.abs(rows[wild]).max(axis=1))[1][:, None])
+        norms[wild] = row_norms(rows[wild])
+    return np.asarray(rows * (1.0 / norms)[:, None], dtype=rows.dtype)
 
 
 def similarity(rows: FloatArray) -> Float64Array:
@@ -195,7 +198,12 @@ def similarity(rows: FloatArray) -> Float64Array:
            [0.7071, 1.    ]])
     """
     wide = rows.astype(np.float64, copy=False)
-    gram: Float64Array = wide @ wide.T
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        gram: Float64Array = wide @ wide.T
+    lengths2 = gram.diagonal()
+    if not (lengths2.min() > 1e-200 and lengths2.max() < 1e200):
+        unit = unit_rows(wide, "rows")
+        gram = np.asarray(unit @ unit.T, dtype=np.float64)
     scale = 1.0 / np.sqrt(gram.diagonal())
     gram *= scale
     gram *= scale[:, None]
@@ -225,14 +233,19 @@ def as_similarity(matrix: ArrayLike) -> Float64Array:
         as_rows(c, "similarity")
         _check_symmetry(c, tolerance)
     diagonal = c.diagonal()
-    if (diagonal == 1.0).all():
-        return c
     worst = int(np.abs(diagonal - 1.0).argmax())
     if abs(diagonal[worst] - 1.0) > tolerance:
         raise ValueError(
             f"similarity must have ones on its diagonal: entry {worst} is {diagonal[worst]:g}; "
             "split_kernel() turns a general kernel into similarity and quality"
         )
+    flat = c.ravel(order="K")
+    largest = int(idamax(flat))
+    if abs(flat[largest]) > 1.0 + tolerance:
+        i, j = divmod(largest, c.shape[0])
+        raise ValueError(f"similarity must lie in [-1, 1]: entry ({i}, {j}) is {c[i, j]:g}")
+    if (diagonal == 1.0).all():
+        return c
     c = c.copy()
     np.fill_diagonal(c, 1.0)
     return c
@@ -245,7 +258,8 @@ def _probe(n: int) -> Float64Array:
 
 
 def _check_symmetry(c: Float64Array, tolerance: float) -> None:
-    off = np.abs(c - c.T)
+    with np.errstate(over="ignore"):
+        off = np.abs(c - c.T)
     if off.max() > tolerance:
         i, j = np.unravel_index(int(off.argmax()), off.shape)
         raise ValueError(
@@ -274,14 +288,34 @@ def log_kernel(
     array([[4000.   , 1999.307],
            [1999.307,    0.   ]])
     """
-    theta = check_theta(theta)
-    if theta == 1.0:
-        raise ValueError("theta = 1 has no kernel L: alpha is infinite; theta must be below 1")
     c = as_similarity(similarity)
-    weights = alpha(theta) * as_quality(quality, c.shape[0])
+    weights = log_weights(quality, c.shape[0], theta)
     with np.errstate(divide="ignore"):
         log_c = np.log(np.abs(c))
     return np.sign(c), log_c + weights[:, None] + weights[None, :]
+
+
+def log_weights(quality: ArrayLike | None, n: int, theta: float) -> Float64Array:
+    """Return alpha q, the logarithms of Q's diagonal.
+
+    >>> log_weights([1.0, 2.0], 2, theta=0.5)
+    array([0.5, 1. ])
+    >>> log_weights([1e308, 2.0], 2, theta=0.99)
+    Traceback (most recent call last):
+    ...
+    ValueError: quality is too large for weights exp(alpha q) at theta = 0.99: the largest is 1e+308
+    """
+    if check_theta(theta) == 1.0:
+        raise ValueError("theta = 1 has no kernel L: alpha is infinite; theta must be below 1")
+    q = as_quality(quality, n)
+    with np.errstate(over="ignore"):
+        weights: Float64Array = alpha(theta) * q
+        if np.isfinite(2.0 * np.abs(weights).sum()):
+            return weights
+    raise ValueError(
+        f"quality is too large for weights exp(alpha q) at theta = {theta:g}: "
+        f"the largest is {np.abs(q).max():g}"
+    )
 
 
 def split_kernel(kernel: ArrayLike) -> tuple[Float64Array, Float64Array]:
@@ -307,7 +341,9 @@ def split_kernel(kernel: ArrayLike) -> tuple[Float64Array, Float64Array]:
             f"kernel must have a positive diagonal: entry {bad[0]} is {diagonal[bad[0]]:g}"
         )
     root = np.sqrt(diagonal)
-    return as_similarity(matrix / root[:, None] / root[None, :]), np.log(diagonal)
+    with np.errstate(over="ignore"):  # of an entry far beyond its diagonal, which is refused
+        scaled = matrix / root[:, None] / root[None, :]
+    return as_similarity(scaled), np.log(diagonal)
 
 
 def log_det(similarity: FloatArray, subset: ArrayLike) -> float:
@@ -317,7 +353,8 @@ def log_det(similarity: FloatArray, subset: ArrayLike) -> float:
     0.0
     """
     index = np.asarray(subset, dtype=np.intp)
-    sign, value = np.linalg.slogdet(similarity[np.ix_(index, index)])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sign, value = np.linalg.slogdet(similarity[np.ix_(index, index)])
     return float(value) if sign > 0 else float("-inf")
 
 
@@ -344,4 +381,4 @@ def objective(
     c = as_similarity(similarity)
     index = np.asarray(subset, dtype=np.intp)
     q = as_quality(quality, c.shape[0])
-    return combine(log_det(c, index), float(q[index].sum()), theta)
+    return combine(log_det(c, index), total(q[index]), theta)

@@ -230,9 +230,11 @@ class FeatureRowSource:
 
     def sharpen(self) -> bool:
         """Go over to float64 for all rows."""
-        before, self._sharp = self._sharp, True
-        self._pool = np.zeros_like(self._pool, dtype=np.float64)
-        return not before
+        if self._sharp:
+            return False
+        self._sharp = True
+        self._pool = np.zeros_like(self._pool, dtype=np.float64)  # and is to be loaded anew
+        return True
 
     def _error(self, count: int, total: Float64Array) -> Float64Array:
         """Return the error of a sum of count squared coordinates in float32."""

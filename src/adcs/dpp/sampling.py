@@ -17,7 +17,7 @@ from scipy.linalg import lapack, solve_triangular
 from adcs._types import Float64Array, IndexArray
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import greedy_map
-from adcs.dpp.kernel import alpha, as_quality, as_similarity, check_theta
+from adcs.dpp.kernel import as_similarity, log_weights
 from adcs.dpp.tolerances import Scoring
 
 _GAP = 20.0  # a step of e^20 in singular values: beyond it, e^-40 in L is below rounding
@@ -146,17 +146,9 @@ class _Kernel:
 
     @classmethod
     def of(cls, similarity: ArrayLike, quality: ArrayLike | None, theta: float) -> _Kernel:
-        if check_theta(theta) == 1.0:
-            raise ValueError("theta = 1 has no kernel L: alpha is infinite; theta must be below 1")
         c = as_similarity(similarity)
+        log_weight = log_weights(quality, c.shape[0], theta)
         scoring = Scoring.of_kernel(similarity, quality, theta=theta)
-        with np.errstate(over="ignore"):
-            log_weight = alpha(theta) * as_quality(quality, c.shape[0])
-        if not np.isfinite(2.0 * np.abs(log_weight).sum()):
-            raise ValueError(
-                f"quality is too large for weights exp(alpha q) at theta = {theta:g}: "
-                f"the largest is {np.abs(as_quality(quality, c.shape[0])).max():g}"
-            )
         return cls(c, log_weight, scoring)
 
     def log_det(self, subset: ArrayLike) -> float:
@@ -197,9 +189,11 @@ class _Kernel:
             for _ in range(2):  # twice: the first pass leaves rounding of the larger columns
                 block = block - vectors @ (vectors.T @ block)
             block = block * np.exp(sizes[level] - sizes[level[0]])
-            # joba=0: each column to its own accuracy; jobu=0: left vectors; the rest: none.
+            # joba=0: each column to its own accuracy; jobu=0: left vectors; jobv=3: no right ones.
+            # jobt must be 0: with 1 LAPACK may transpose a square matrix, and then it works in
+            # the array of right vectors, which SciPy does not allocate in full for jobv=3.
             values, left, _, work, _, info = lapack.dgejsv(
-                block, joba=0, jobu=0, jobv=3, jobr=1, jobt=1, jobp=1
+                block, joba=0, jobu=0, jobv=3, jobr=1, jobt=0, jobp=1
             )
             if info != 0:
                 raise np.linalg.LinAlgError(f"the Jacobi SVD did not converge (info = {info})")

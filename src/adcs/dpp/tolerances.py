@@ -20,6 +20,7 @@ from adcs.dpp.kernel import FLOAT64_PRECISION, quality_precision
 Number = TypeVar("Number", float, Float64Array)
 EPS = FLOAT64_PRECISION
 NOT = -np.inf  # the score of a row that is not in the race
+LOWEST = -float(np.finfo(np.float64).max)  # the score of a row that is
 
 
 def precision(array: ArrayLike) -> float:

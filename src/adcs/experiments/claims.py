@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,7 +12,16 @@ import numpy as np
 from adcs.experiments import wording
 from adcs.experiments.config import Experiment
 from adcs.experiments.specs import make_scheduler
-from adcs.experiments.statistics import Curves, Estimate, curves, estimate, paired
+from adcs.experiments.statistics import (
+    BOUNDS,
+    LEVEL,
+    Curves,
+    Estimate,
+    corrected,
+    curves,
+    estimate,
+    paired,
+)
 from adcs.schedulers.adcs import ADCS
 
 Verdict = Literal["holds", "does not hold", "undecided"]
@@ -49,8 +59,8 @@ class Claim:
         return f"- **{self.verdict}**: {self.text}. {self.numbers}"
 
 
-def above(text: str, found: Estimate) -> Claim:
-    """Judge that a difference is above zero: its whole interval must be.
+def above(text: str, found: Estimate, p: float | None = None) -> Claim:
+    """Judge that a difference is above zero: by its p-value, corrected if it is one of several.
 
     The difference is taken the way the text puts it: of "A is below B" it is B - A.
 
@@ -58,25 +68,55 @@ def above(text: str, found: Estimate) -> Claim:
     'holds'
     >>> above("A beats B", Estimate(0.01, 0.02, 5)).verdict
     'does not hold'
+    >>> above("A beats B", Estimate(0.1, 0.02, 5), p=0.08).numbers
+    'By 0.100 [0.080, 0.120], p = 0.080: not shown, p being corrected.'
     >>> above("A beats B", Estimate(0.1, None, 1)).verdict
     'undecided'
     """
-    numbers = f"By {wording.margin(found)}"
     if found.n == 0:
         return Claim(text, "undecided", "There is no number for it.")
-    if found.half is None:
-        return Claim(text, "undecided", f"{numbers}, from one seed, which gives no interval.")
-    if found.low > 0.0:
+    p = found.p if p is None else p
+    numbers = f"By {wording.margin(found, p)}"
+    if p is None:
+        count = "one seed, which gives" if found.n == 1 else f"{found.n} seeds, which give"
+        return Claim(text, "undecided", f"{numbers}, from {count} no interval.")
+    if found.mean > 0.0 and p < LEVEL:
         return Claim(text, "holds", f"{numbers}.")
     if max(abs(found.low), abs(found.high)) < SAME:
         return Claim(text, "does not hold", "They are equal in every seed.")
-    why = "the interval includes zero" if found.high >= 0.0 else "it is the other way round"
+    if found.low > 0.0:
+        why = "not shown, p being corrected"
+    else:
+        why = "the interval includes zero" if found.high >= 0.0 else "it is the other way round"
     return Claim(text, "does not hold", f"{numbers}: {why}.")
+
+
+def all_above(differences: Mapping[str, Estimate]) -> list[Claim]:
+    """Judge differences that are claimed together, by p-values that Holm's method corrects.
+
+    >>> together = {"A beats B": Estimate(0.1, 0.09, 5), "A beats C": Estimate(0.1, 0.09, 5)}
+    >>> [claim.verdict for claim in all_above(together)]
+    ['does not hold', 'does not hold']
+    """
+    p = corrected(differences)
+    return [above(text, found, p.get(text)) for text, found in differences.items()]
+
+
+def within(text: str, gap: float, most: float, numbers: str) -> Claim:
+    """Judge that a gap is no larger than so much.
+
+    >>> within("A is near B", 0.01, 0.02, "By 0.01.").verdict, within("", math.nan, 1, "").verdict
+    ('holds', 'undecided')
+    """
+    if math.isnan(gap):
+        return Claim(text, "undecided", "There is no number for it.")
+    return Claim(text, "holds" if gap <= most else "does not hold", numbers)
 
 
 def _means(numbers: Mapping[str, Any], field: str) -> str:
     return ", ".join(
-        f"{label} {wording.spread(estimate(v), field)}" for label, v in numbers.items()
+        f"{label} {wording.spread(estimate(v, BOUNDS[field]), field)}"
+        for label, v in numbers.items()
     )
 
 
@@ -99,28 +139,26 @@ def judge_methods(records: Records, experiment: Experiment, labels: Sequence[str
     worst = curves(records, "worst", labels).last()
     average = curves(records, "average", labels).last()
     others = [label for label in labels if label != "ADCS"]
-    claims = [
-        above(f"ADCS has a higher worst accuracy than {other}", paired(worst["ADCS"], worst[other]))
+    differences = {
+        f"ADCS has a higher worst accuracy than {other}": paired(worst["ADCS"], worst[other])
         for other in others
-    ]
-    means = {label: float(np.mean(average[label])) for label in labels}
-    best = max(means, key=lambda label: means[label])
-    gap = means[best] - means["ADCS"]
-    claims.append(
-        Claim(
-            f"ADCS keeps a competitive average accuracy, within {NEAR_AVERAGE} of the best",
-            "holds" if gap <= NEAR_AVERAGE else "does not hold",
-            f"ADCS {means['ADCS']:.3f}, best {best} {means[best]:.3f}, gap {gap:.3f}.",
-        )
+    }
+    for label in ("OCS", "PowerOfChoice", "DivFL"):
+        text = f"{label} has a higher worst accuracy than Uniform"
+        differences[text] = paired(worst[label], worst["Uniform"])
+    claims = all_above(differences)
+    means = {label: estimate(average[label]).mean for label in labels}
+    known = [label for label in labels if not math.isnan(means[label])]
+    best = max(known, key=lambda label: means[label], default="ADCS")
+    competitive = within(
+        f"ADCS keeps a competitive average accuracy, within {NEAR_AVERAGE} of the best",
+        gap := means[best] - means["ADCS"],
+        NEAR_AVERAGE,
+        f"ADCS {means['ADCS']:.3f}, best {best} {means[best]:.3f}, gap {gap:.3f}.",
     )
-    claims += [
-        above(
-            f"{label} has a higher worst accuracy than Uniform",
-            paired(worst[label], worst["Uniform"]),
-        )
-        for label in ("OCS", "PowerOfChoice", "DivFL")
-    ]
-    return [*claims, _judge_lowest(worst), judge_work(records, experiment)]
+    first = len(others)
+    lowest = _judge_lowest(worst)
+    return [*claims[:first], competitive, *claims[first:], lowest, judge_work(records, experiment)]
 
 
 def _judge_lowest(worst: Mapping[str, Any]) -> Claim:
@@ -178,20 +216,18 @@ def judge_theta(records: Records, labels: Sequence[str]) -> list[Claim]:
     _, highest = _ends({label: worst[label] for label in tried})
     best, *equals = highest or tried[:1]
     name = f"{best}, and equally {', '.join(equals)}" if equals else best
-    return [
-        above(
-            "With θ = 0.2 the worst accuracy is below Uniform's",
-            paired(worst["Uniform"], worst["θ = 0.2"]),
-        ),
-        above(
-            f"With the best θ of those tried ({name}) the worst accuracy is above Uniform's",
-            paired(worst[best], worst["Uniform"]),
-        ),
-        above(
-            f"With that θ the average accuracy is above Uniform's too ({best})",
-            paired(average[best], average["Uniform"]),
-        ),
-    ]
+    below, over, too = (
+        "With θ = 0.2 the worst accuracy is below Uniform's",
+        f"With the best θ of those tried ({name}) the worst accuracy is above Uniform's",
+        f"With that θ the average accuracy is above Uniform's too ({best})",
+    )
+    return all_above(
+        {
+            below: paired(worst["Uniform"], worst["θ = 0.2"]),
+            over: paired(worst[best], worst["Uniform"]),
+            too: paired(average[best], average["Uniform"]),
+        }
+    )
 
 
 def fluctuation(found: Curves) -> dict[str, Any]:
@@ -210,31 +246,25 @@ def judge_refresh(records: Records, labels: Sequence[str]) -> list[Claim]:
     found = curves(records, "worst", labels)
     worst = found.last()
     small = ["R = 1", "R = 5", "R = 20"]
-    means = [float(np.mean(worst[label])) for label in small]
+    means = [estimate(worst[label]).mean for label in small]
     gap = max(means) - min(means)
-    claims = [
-        Claim(
-            f"With R up to 20 the worst accuracy is almost that of R = 1, within {NEAR_WORST}",
-            "holds" if gap <= NEAR_WORST else "does not hold",
-            f"Largest gap {gap:.3f}; {_means({k: worst[k] for k in small}, 'worst')}.",
-        )
-    ]
+    near = within(
+        f"With R up to 20 the worst accuracy is almost that of R = 1, within {NEAR_WORST}",
+        gap,
+        NEAR_WORST,
+        f"Largest gap {gap:.3f}; {_means({k: worst[k] for k in small}, 'worst')}.",
+    )
     moves = fluctuation(found)
+    differences = {}
     for label in ("R = 500", "R = 2000"):
-        claims.append(
-            above(
-                f"{label} has a lower worst accuracy than R = 20",
-                paired(worst["R = 20"], worst[label]),
-            )
+        lower = f"{label} has a lower worst accuracy than R = 20"
+        differences[lower] = paired(worst["R = 20"], worst[label])
+        more = (
+            f"{label} fluctuates more than R = 20 (standard deviation of the worst accuracy over "
+            "the last tenth of evaluations)"
         )
-        claims.append(
-            above(
-                f"{label} fluctuates more than R = 20 (standard deviation of the worst accuracy "
-                "over the last tenth of evaluations)",
-                paired(moves[label], moves["R = 20"]),
-            )
-        )
-    return claims
+        differences[more] = paired(moves[label], moves["R = 20"])
+    return [near, *all_above(differences)]
 
 
 def judge_bias(records: Records, labels: Sequence[str]) -> list[Claim]:

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from adcs._validation import did_you_mean
+from adcs._validation import did_you_mean, near_by
 from adcs.experiments.hints import check_value
 from adcs.experiments.specs import make_scheduler
 from adcs.simulation.datasets.registry import Dataset, load
@@ -30,6 +30,22 @@ PAPER_SCHEDULERS = {
     "StaticDPP": "StaticDPP",
     "ADCS": "ADCS",
 }
+
+MILLION = 10**6
+
+WHOLE = {
+    "clients": (1, MILLION),
+    "m": (1, MILLION),
+    "rounds": (1, 1000 * MILLION),
+    "eval_every": (1, 1000 * MILLION),
+    "batch_size": (1, MILLION),
+    "steps": (1, MILLION),
+    "seeds": (1, MILLION),
+    "first_seed": (0, 10**15),
+    "pass_width": (1, MILLION),
+}
+"""Settings that are whole numbers, with the smallest and largest allowed value. Products of them
+fit 64 bits, and seeds are exact as JSON numbers."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +104,8 @@ class Experiment:
     baseline: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("clients", "m", "rounds", "eval_every", "batch_size", "steps", "seeds"):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("first_seed", self.first_seed, 0)
-        _at_least("pass_width", self.pass_width, 1)
+        for name, (least, most) in WHOLE.items():
+            _between(name, getattr(self, name), least, most)
         if self.m > self.clients:
             raise ValueError(f"m must be at most {self.clients} (all clients), got {self.m}")
         if not 0 < self.lr < math.inf:
@@ -103,8 +117,8 @@ class Experiment:
             raise ValueError(f"steps must be 1 where local is full, got {self.steps}")
         _one_of("weights", self.weights, ("uniform", "size"))
         _one_of("dtype", self.dtype, ("float32", "float64"))
-        if any(not isinstance(h, int) or h < 1 for h in self.hidden):
-            raise ValueError(f"hidden must be whole numbers >= 1, got {self.hidden!r}")
+        for size in self.hidden:
+            _between("hidden", size, 1, MILLION)
         if not self.schedulers:
             raise ValueError("schedulers must name at least one, got none")
         for spec in self.schedulers.values():
@@ -237,7 +251,10 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text, as TOML is: {error}") from error
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+        near = near_by(Path(path)) if isinstance(error, FileNotFoundError) else ""
+        raise ValueError(f"{path} cannot be read: {error.strerror}{near}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deep to be settings") from error
 
 
 def _check_values(given: Mapping[str, Any], hints: Mapping[str, Any], whose: str = "") -> None:
@@ -245,9 +262,9 @@ def _check_values(given: Mapping[str, Any], hints: Mapping[str, Any], whose: str
         check_value(f"{whose}{name}", value, hints[name])
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
+def _between(name: str, value: int, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{name} must be a whole number from {least} to {most:,}, got {value!r}")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

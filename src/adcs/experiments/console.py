@@ -97,8 +97,10 @@ def show_table(
 
     Where it is too wide, text folds. Of numbers the heads fold between words, and columns that
     still have no place go into further tables. The first column, which says what a line is about,
-    is in every one, and folds beyond half of the width only.
+    is in every one, and folds beyond half of the width only. A table without lines is not printed.
     """
+    if not rows:
+        return
     out = console()
     columns = list(zip(heads, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]

@@ -1,8 +1,7 @@
 """Figures as PDF and PNG, each with a CSV of what is drawn.
 
-Colours are Okabe and Ito's, which people with colour-blindness tell apart; line styles differ as
-well, and from the ninth line on there are marks. Nothing here computes: what is drawn comes in as
-panels, and goes out as lines and numbers.
+How a scheduler looks is said by `adcs.experiments.styles`. Nothing here computes statistics: what
+is drawn comes in as panels, and goes out as lines and numbers.
 """
 
 from __future__ import annotations
@@ -17,21 +16,24 @@ from typing import Any
 import numpy as np
 
 from adcs._types import Float64Array
-from adcs.experiments.lettering import add_legend, add_title
+from adcs.experiments.lettering import add_legend, add_title, mathtext
 from adcs.experiments.statistics import Estimate
+from adcs.experiments.styles import Style
 
-COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C")
-DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (5, 1.5)),
-    (0, (1, 1)),
-    (0, (6, 1.5, 1, 1.5)),
-    (0, (3, 1)),
-    "-",
-    (0, (6, 1.5, 1, 1.5, 1, 1.5)),
-    (0, (8, 2)),
-)
-MARKS = ("", "o", "^", "s", "x")
+MARKS = 7
+"""Markers along a line, between those of the other lines, so that equal lines are told apart."""
+
+SHADED = 0.5
+"""The share of a panel that shades may cover together; for wider ones there are bars."""
+
+BARS = 12
+"""Bars in a panel, if there are any: at the last markers of each line, at least at the last one."""
+
+CUTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25)
+"""Shares of the horizontal axis that the vertical one may disregard."""
+
+ENOUGH = 0.25
+"""How far lines are to be apart, as a share of the panel's height, before nothing is cut."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Panel:
     lines: Mapping[str, Line] = field(default_factory=dict)
 
 
-def line_figure(stem: Path, title: str, panels: Sequence[Panel]) -> list[Path]:
+def line_figure(
+    stem: Path, title: str, panels: Sequence[Panel], styles: Mapping[str, Style]
+) -> list[Path]:
     """Draw panels side by side under one legend; return the files written.
 
     Parameters
@@ -64,27 +68,17 @@ def line_figure(stem: Path, title: str, panels: Sequence[Panel]) -> list[Path]:
         Above the figure.
     panels
         What to draw, all against the same x. The lines of the first panel make the legend.
+    styles
+        How each line looks, by name.
     """
     width = 6.6 if len(panels) == 1 else 4.6
     figure, axes = _subplots(1, len(panels), width=width, height=3.6)
-    style = {name: line_style(i) for i, name in enumerate(panels[0].lines)}
     for ax, panel in zip(axes[0], panels, strict=True):
-        for name, line in panel.lines.items():
-            ax.plot(line.x, line.mean, label=name, linewidth=1.4, **style[name])
-            if np.any(line.high > line.low):
-                colour = style[name]["color"]
-                ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
-        ax.set_xlabel(panel.x_label)
-        ax.set_ylabel(panel.y_label)
-        ax.grid(alpha=0.3, linewidth=0.5)
-        ax.margins(x=0.01)
-        # The curves set the frame; a wide band must not flatten them.
-        ends = [end(line.mean) for line in panel.lines.values() for end in (np.nanmin, np.nanmax)]
-        margin = 0.08 * (max(ends) - min(ends)) or 0.05
-        ax.set_ylim(min(ends) - margin, max(ends) + margin)
-    handles, names = axes[0][0].get_legend_handles_labels()
+        _draw_panel(ax, panel, styles)
+    names = list(panels[0].lines)
     add_title(figure, title)
-    add_legend(figure, handles, names, {1: 3, 2: 4}.get(len(panels), 7), handlelength=3.2)
+    columns = {1: 3, 2: 4}.get(len(panels), 7)
+    add_legend(figure, _handles(names, styles), names, columns, handlelength=3.2)
     x = re.sub(r"\W+", "_", panels[0].x_label).strip("_")  # It says the unit.
     header = ("panel", "line", x, "mean", "low", "high")
     rows = [
@@ -96,16 +90,184 @@ def line_figure(stem: Path, title: str, panels: Sequence[Panel]) -> list[Path]:
     return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
 
 
-def line_style(place: int) -> dict[str, Any]:
-    """Return how the line at some place is drawn: forty of them differ.
+def _draw_panel(ax: Any, panel: Panel, styles: Mapping[str, Style]) -> None:
+    lines = panel.lines
+    bottom, top = limits(list(lines.values()))
+    shaded = _shaded(lines, bottom, top)
+    wide = [name for name, line in lines.items() if np.any(line.high > line.low)]
+    bars = max(1, BARS // max(len(wide) - len(shaded), 1))
+    every = np.concatenate([line.x for line in lines.values()])
+    start, end = (every.min(), every.max()) if every.size else (0.0, 1.0)
+    for place, (name, line) in enumerate(lines.items()):
+        style = styles[name]
+        # Solid lines lie beneath the others, and are seen through their gaps.
+        ax.plot(line.x, line.mean, linewidth=1.5, zorder=2 if style.solid else 2.2, **style.line)
+        if line.x.size == 0:
+            continue
+        shares = (np.arange(MARKS) + (place + 0.5) / len(lines)) / MARKS
+        x = start + shares * (end - start)
+        x = x[(x >= line.x.min()) & (x <= line.x.max())] if line.x.size > 1 else line.x
+        mean, low, high = (np.interp(x, line.x, y) for y in (line.mean, line.low, line.high))
+        if name in shaded:
+            colour = style.colour
+            ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
+        elif name in wide:
+            reach = np.maximum([mean - low, high - mean], 0.0)[:, -bars:]
+            look = {"ecolor": style.colour, "elinewidth": 1.0, "capsize": 2}
+            ax.errorbar(x[-bars:], mean[-bars:], yerr=reach, fmt="none", zorder=2.5, **look)
+        ax.plot(x, mean, linestyle="none", zorder=3, **style.mark)
+    ax.set_xlabel(panel.x_label)
+    ax.set_ylabel(mathtext(panel.y_label))
+    ax.grid(alpha=0.3, linewidth=0.5)
+    ax.margins(x=0.01)
+    # The curves set the frame; a wide band must not flatten them.
+    ax.set_ylim(bottom, top)
 
-    >>> line_style(8)["color"] == line_style(0)["color"], line_style(8)["marker"]
-    (True, 'o')
+
+def limits(lines: Sequence[Line]) -> tuple[float, float]:
+    """Return the ends of a panel's vertical axis: all of the lines, or where they differ.
+
+    Lines that rise together and then stay close would be one line on an axis that shows the whole
+    rise. As little of the beginning is disregarded, a quarter at most, as lets the lines be a
+    quarter of the panel's height apart in the second half. From there on everything is shown.
+
+    >>> x = np.linspace(0.0, 1.0, 101)
+    >>> low, high = (np.minimum(10 * x, 0.8 + step) for step in (0.0, 0.05))
+    >>> bottom, top = limits([Line(x, y, y, y) for y in (low, high)])
+    >>> 0.4 < bottom < 0.8 < 0.85 < top < 0.9
+    True
     """
-    turn, i = divmod(place, len(COLOURS))
-    style = {"color": COLOURS[i], "linestyle": DASHES[i], "marker": MARKS[turn % len(MARKS)]}
-    # Marks at equal distances along the line, and not at the same places as its neighbours'.
-    return {**style, "markersize": 4.5, "markevery": (0.0125 * i, 0.1)} if turn else style
+    finite = [line for line in lines if np.isfinite(line.mean).any()]
+    if not finite:
+        return 0.0, 1.0
+    start = min(float(line.x.min()) for line in finite)
+    end = min(float(line.x.max()) for line in finite)
+    late = np.linspace((start + end) / 2, end, 50)
+    heights = np.array([np.interp(late, line.x, line.mean) for line in finite])
+    apart = float(np.median(heights.max(axis=0) - heights.min(axis=0)))
+    for cut in CUTS:
+        kept = np.concatenate([line.mean[line.x >= start + cut * (end - start)] for line in finite])
+        bottom, top = float(np.nanmin(kept)), float(np.nanmax(kept))
+        # Where a line has gaps, or all are the same, nothing is cut.
+        if not 0.0 < apart < ENOUGH * (top - bottom):
+            break
+    margin = 0.08 * (top - bottom) or 0.05
+    return bottom - margin, top + margin
+
+
+def _shaded(lines: Mapping[str, Line], bottom: float, top: float) -> set[str]:
+    """Return the lines whose bands are shaded: the narrow ones, as long as they leave room."""
+    covered = {
+        name: float(np.nanmean(np.clip(line.high, bottom, top) - np.clip(line.low, bottom, top)))
+        / (top - bottom)
+        for name, line in lines.items()
+        if np.any(line.high > line.low)
+    }
+    found, total = set(), 0.0
+    for name in sorted(covered, key=lambda name: covered[name]):
+        total += covered[name]
+        if total > SHADED:
+            break
+        found.add(name)
+    return found
+
+
+def _handles(names: Sequence[str], styles: Mapping[str, Style], line: bool = True) -> list[Any]:
+    """Return what a legend shows of each line."""
+    from matplotlib.lines import Line2D
+
+    shown = [
+        {**styles[name].line, **styles[name].mark, **({} if line else {"linestyle": "none"})}
+        for name in names
+    ]
+    return [Line2D([], [], linewidth=1.6, **settings) for settings in shown]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Axes with a point for each scheduler: what it reached, over what it spent."""
+
+    x_label: str
+    y_label: str
+    points: Mapping[str, tuple[Estimate, Estimate]]
+
+
+def cost_figure(
+    stem: Path, title: str, grid: Sequence[Sequence[Cost]], styles: Mapping[str, Style]
+) -> list[Path]:
+    """Draw a grid of panels with a point for each scheduler; return the files written.
+
+    A point is the mean over seeds with its intervals; where there are none, small points are the
+    seeds.
+    """
+    figure, axes = _subplots(len(grid), len(grid[0]), width=4.6, height=3.2)
+    names = list(grid[0][0].points)
+    for line, costs in zip(axes, grid, strict=True):
+        for ax, cost in zip(line, costs, strict=True):
+            _draw_cost(ax, cost, styles)
+    add_title(figure, title)
+    columns = {1: 3, 2: 4}.get(len(grid[0]), 7)
+    add_legend(figure, _handles(names, styles, line=False), names, columns)
+    header = ("panel", "against", "scheduler", "spent", "reached", "low", "high")
+    rows = [
+        (cost.y_label, cost.x_label, name, spent.mean, reached.mean, reached.low, reached.high)
+        for costs in grid
+        for cost in costs
+        for name, (spent, reached) in cost.points.items()
+        if spent.n and reached.n
+    ]
+    return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
+
+
+def _draw_cost(ax: Any, cost: Cost, styles: Mapping[str, Style]) -> None:
+    from matplotlib.transforms import ScaledTranslation
+
+    shown = {name: point for name, point in cost.points.items() if all(e.n for e in point)}
+    costs = {name: spent.mean for name, (spent, _) in shown.items()}
+    if costs and min(costs.values()) > 0.0 and max(costs.values()) > 10 * min(costs.values()):
+        ax.set_xscale("log")
+    shifts = sideways(costs)
+    for name, (spent, reached) in shown.items():
+        style = styles[name]
+        inches = ScaledTranslation(shifts[name] / 72, 0.0, ax.figure.dpi_scale_trans)
+        look = {"transform": ax.transData + inches, "zorder": 3}
+        if spent.half is None and spent.n == reached.n > 1:
+            ax.plot(spent.values, reached.values, ".", color=style.colour, markersize=4, **look)
+        bars = {"ecolor": style.colour, "elinewidth": 1.2, "capsize": 2.5}
+        for e, axis in ((spent, "xerr"), (reached, "yerr")):
+            if e.half:
+                bars[axis] = [[e.mean - e.low], [e.high - e.mean]]
+        ax.errorbar([spent.mean], [reached.mean], fmt="none", **bars, **look)
+        mark = {**style.mark, "markersize": 1.25 * style.mark["markersize"], "linestyle": "none"}
+        ax.plot([spent.mean], [reached.mean], **mark, **look)
+        # What is moved is not seen by matplotlib when it finds the axes' ends.
+        ends = [(x, y) for x in (spent.low, spent.high) for y in (reached.low, reached.high)]
+        ax.update_datalim([*ends, *zip(spent.values, reached.values, strict=False)])
+    ax.margins(0.15, 0.1)
+    ax.autoscale_view()
+    ax.set_xlabel(cost.x_label)
+    ax.set_ylabel(mathtext(cost.y_label))
+    ax.grid(alpha=0.3, linewidth=0.5)
+
+
+def sideways(costs: Mapping[str, float]) -> dict[str, float]:
+    """Return by how many points on paper marks of equal costs are moved apart, in their order.
+
+    Costs count as equal if they are at most a tenth of their whole range apart.
+
+    >>> sideways({"a": 100.0, "b": 200.0, "c": 100.0})
+    {'a': -2.5, 'c': 2.5, 'b': 0.0}
+    """
+    found: dict[str, float] = {}
+    order = sorted(costs, key=lambda name: costs[name])
+    near = (max(costs.values()) - min(costs.values())) / 10 if costs else 0.0
+    while order:
+        group = [name for name in order if costs[name] <= costs[order[0]] + near]
+        step = min(5.0, 40.0 / len(group))
+        for place, name in enumerate(group):
+            found[name] = step * (place - (len(group) - 1) / 2)
+        order = order[len(group) :]
+    return found
 
 
 @dataclass(frozen=True)
@@ -113,36 +275,45 @@ class Bars:
     """A row of bars with intervals, and reference marks beside them."""
 
     name: str
-    values: Float64Array
-    half: Float64Array
+    values: Sequence[Estimate]
     reference: Float64Array
 
 
 def bar_figure(
-    stem: Path, title: str, panels: Sequence[Bars], names: Sequence[str], y_label: str
+    stem: Path,
+    title: str,
+    panels: Sequence[Bars],
+    names: Sequence[str],
+    y_label: str,
+    styles: Mapping[str, Style],
 ) -> list[Path]:
     """Draw measured bars and reference marks, a panel for each `Bars`; return the files."""
+    from matplotlib.patches import Patch
+
     figure, axes = _subplots(1, len(panels), width=2.9, height=3.4, sharey=True)
     places = np.arange(len(names))
     for ax, bars in zip(axes[0], panels, strict=True):
-        ax.bar(places, bars.values, yerr=bars.half, color=COLOURS[2], label="measured", capsize=2)
-        ax.plot(places, bars.reference, "D", color=COLOURS[5], markersize=5, label="paper")
-        ax.set_title(bars.name, fontsize=10)
+        means = np.array([e.mean for e in bars.values])
+        reach = [[e.mean - e.low for e in bars.values], [e.high - e.mean for e in bars.values]]
+        ax.bar(places, means, yerr=reach, color=styles[bars.name].colour, alpha=0.7, capsize=2)
+        marks = {"markerfacecolor": "black", "markeredgecolor": "white", "markersize": 6}
+        (paper,) = ax.plot(places, bars.reference, "D", **marks)
+        ax.set_title(mathtext(bars.name), fontsize=10)
         ax.set_xticks(places, names)
         ax.set_xlabel("group")
         ax.grid(axis="y", alpha=0.3, linewidth=0.5)
     # Once all panels are drawn: the axis is theirs together, and a limit set is a limit kept.
     axes[0][0].set_ylim(bottom=0.0)
     axes[0][0].set_ylabel(y_label)
-    handles, labels = axes[0][0].get_legend_handles_labels()
+    measured = Patch(facecolor="none", edgecolor="black")
     add_title(figure, title)
-    add_legend(figure, handles, labels, 2)
+    add_legend(figure, [measured, paper], ["measured", "paper"], 2)
     rows = [
-        (bars.name, name, *numbers)
+        (bars.name, name, e.mean, e.low, e.high, paper)
         for bars in panels
-        for name, *numbers in zip(names, bars.values, bars.half, bars.reference, strict=True)
+        for name, e, paper in zip(names, bars.values, bars.reference, strict=True)
     ]
-    header = ("scheduler", "group", "measured", "half_interval", "paper")
+    header = ("scheduler", "group", "measured", "low", "high", "paper")
     return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
 
 
@@ -155,19 +326,26 @@ class Dots:
     work: Mapping[str, float]
 
 
-def dot_figure(stem: Path, title: str, lines: Sequence[Dots]) -> list[Path]:
+def dot_figure(
+    stem: Path, title: str, lines: Sequence[Dots], styles: Mapping[str, Style]
+) -> list[Path]:
     """Draw accuracies beside the work they cost, a line for each case; return the files."""
     figure, axes = _subplots(1, 2, width=5.6, height=0.34 * len(lines) + 1.2, sharey=True)
     marks = {
-        name: {"marker": marker, "color": COLOURS[colour], "markersize": 7, "linestyle": "none"}
-        for name, marker, colour in zip(lines[0].values, "sDo", (7, 1, 4), strict=True)
+        name: {
+            "marker": styles[name].marker,
+            "color": styles[name].colour,
+            "markersize": 7,
+            "linestyle": "none",
+        }
+        for name in lines[0].values
     }
     places = np.arange(len(lines))[::-1]
     left, right = axes[0]
     for name, mark in marks.items():
         found = [line.values[name] for line in lines]
-        half = [e.half or 0.0 for e in found]
-        left.errorbar([e.mean for e in found], places, xerr=half, label=name, capsize=2, **mark)
+        reach = [[e.mean - e.low for e in found], [e.high - e.mean for e in found]]
+        left.errorbar([e.mean for e in found], places, xerr=reach, label=name, capsize=2, **mark)
     floor = min(w for line in lines for w in line.work.values() if w > 0.0) / 3.0
     for name in lines[0].work:
         cost = [max(line.work[name], floor) for line in lines]
@@ -178,7 +356,7 @@ def dot_figure(stem: Path, title: str, lines: Sequence[Dots]) -> list[Path]:
     right.set_xscale("log")
     left.set_xlabel("accuracy of the worst-off client, 95 % interval")
     right.set_xlabel("updates and losses asked of clients besides training,\nfor each update")
-    left.set_yticks(places, [line.title for line in lines])
+    left.set_yticks(places, [mathtext(line.title) for line in lines])
     for ax in (left, right):
         ax.grid(alpha=0.3, linewidth=0.5)
     handles, names = left.get_legend_handles_labels()
@@ -201,44 +379,51 @@ class Map:
     matrix: Float64Array
 
 
-def heat_figure(
-    stem: Path, title: str, rows: Mapping[str, Sequence[Map]], labels: Sequence[str]
-) -> list[Path]:
-    """Draw rows of matrices, each with a colour scale of its own; return the files."""
+def heat_figure(stem: Path, title: str, maps: Sequence[Map], labels: Sequence[str]) -> list[Path]:
+    """Draw matrices in a row, all on one colour scale; return the files."""
     from matplotlib.colors import SymLogNorm
 
-    count = max(len(maps) for maps in rows.values())
-    figure, axes = _subplots(len(rows), count, width=2.9, height=3.1)
+    # Squares: "compressed" leaves no gaps between them.
+    figure, axes = _subplots(1, len(maps), width=2.6, height=3.2, layout="compressed")
     ticks = np.arange(len(labels))
     size = 7 if len(labels) <= 12 else 5
-    for number, (line, (name, maps)) in enumerate(zip(axes, rows.items(), strict=True), start=1):
-        for ax, item in zip(line, maps, strict=False):
-            top = float(np.abs(item.matrix).max()) or 1.0
-            # Entries span orders of magnitude: linear near zero, logarithmic beyond.
-            norm = SymLogNorm(linthresh=top / 100, vmin=-top, vmax=top)
-            image = ax.imshow(item.matrix, cmap="RdBu_r", norm=norm)
-            ax.set_title(item.title, fontsize=9)
-            ax.set_xticks(ticks, labels if number == len(rows) else [], rotation=90, fontsize=size)
-            ax.set_yticks(ticks, labels if ax is line[0] else [], fontsize=size)
-            bar = figure.colorbar(image, ax=ax, shrink=0.75, ticks=_ticks(top))
-            bar.ax.set_yticklabels([f"{value:.2g}" for value in _ticks(top)])
-            bar.ax.tick_params(labelsize=6)
-            bar.ax.minorticks_off()
-        line[0].set_ylabel(name, fontsize=9)
-    add_title(figure, f"{title}\ncolours: logarithmic beyond 1 % of a map's largest entry")
+    tops = [float(np.abs(item.matrix).max()) or 1.0 for item in maps]
+    # Entries span orders of magnitude: linear near zero, logarithmic beyond.
+    top, near = max(tops), min(tops) / 100
+    norm = SymLogNorm(linthresh=near, vmin=-top, vmax=top)
+    for ax, item in zip(axes[0], maps, strict=True):
+        image = ax.imshow(item.matrix, cmap="RdBu_r", norm=norm)
+        ax.set_title(item.title, fontsize=9)
+        ax.set_xticks(ticks, labels, rotation=90, fontsize=size)
+        ax.set_yticks(ticks, labels if ax is axes[0][0] else [], fontsize=size)
+    marks = _decades(near, top)
+    bar = figure.colorbar(
+        image, ax=list(axes[0]), shrink=0.75, ticks=marks, label=mathtext("entry of L")
+    )
+    bar.ax.set_yticklabels([f"{value:.3g}" for value in marks])
+    bar.ax.tick_params(labelsize=7)
+    bar.ax.minorticks_off()
+    linear = f"{float(f'{near:.1g}'):,g}"
+    add_title(figure, f"{title}\ncolours: linear up to about {linear}, logarithmic beyond")
     cells = [
-        (name, item.title, labels[i], labels[j], item.matrix[i, j])
-        for name, maps in rows.items()
+        (item.title, labels[i], labels[j], item.matrix[i, j])
         for item in maps
         for i in range(len(labels))
         for j in range(len(labels))
     ]
-    header = ("row", "moment", "client", "other_client", "entry")
+    header = ("moment", "client", "other_client", "entry")
     return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, cells)]
 
 
-def _ticks(top: float) -> list[float]:
-    return [-top, -top / 10, 0.0, top / 10, top]
+def _decades(near: float, top: float) -> list[float]:
+    """Return where a colour scale has ticks: at powers of ten, five at most on each side.
+
+    >>> _decades(0.05, 30.0)
+    [-10.0, -1.0, -0.1, 0.0, 0.1, 1.0, 10.0]
+    """
+    first, last = int(np.ceil(np.log10(near))), int(np.floor(np.log10(top)))
+    powers = [float(f"1e{i}") for i in range(last, first - 1, -1 - (last - first) // 5)][::-1]
+    return [*[-power for power in powers[::-1]], 0.0, *powers]
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
@@ -260,7 +445,15 @@ def _plain(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, (float, np.floating)) else value
 
 
-def _subplots(rows: int, columns: int, *, width: float, height: float, **more: Any) -> Any:
+def _subplots(
+    rows: int,
+    columns: int,
+    *,
+    width: float,
+    height: float,
+    layout: str = "constrained",
+    **more: Any,
+) -> Any:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -271,7 +464,7 @@ def _subplots(rows: int, columns: int, *, width: float, height: float, **more: A
         columns,
         figsize=(width * columns, height * rows + 0.6),
         squeeze=False,
-        layout="constrained",
+        layout=layout,
         **more,
     )
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from adcs._validation import did_you_mean
 from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.hints import check_value
 from adcs.experiments.runner import data_fingerprint, tasks
 from adcs.run_folder import RunFolder
 from adcs.simulation.datasets.registry import Dataset
 
 ENGINE = "simulation"
+
+CONFIG = {
+    "groups": list[int] | None,
+    "classes": list[int] | list[str],
+    "notes": list[str],
+    "data_fingerprint": str | None,
+}
+"""What a run's config holds beside the experiment, by type."""
 
 
 def next_folder(base: Path, name: str) -> Path:
@@ -62,9 +72,23 @@ def experiment_of(folder: RunFolder) -> Experiment:
         raise ValueError(
             f"{folder.path} is a run of the engine {config.get('engine')!r}, not of the simulation"
         )
-    known = Experiment.__dataclass_fields__
+    settings = Experiment.__dataclass_fields__
     try:
-        return from_dict({key: value for key, value in config.items() if key in known})
+        for key in settings:
+            if key not in config:
+                raise ValueError(f"{key} is missing")
+        known = [*settings, *CONFIG, "engine", "versions"]
+        for key in config:
+            if key not in known:
+                raise ValueError(f"unknown setting {key!r}; {did_you_mean(key, known)}")
+        experiment = from_dict({key: config[key] for key in settings})
+        for key, kind in CONFIG.items():
+            if key in config:
+                check_value(key, config[key], kind)
+        groups = config.get("groups")
+        if groups is not None and (len(groups) != experiment.clients or min(groups) < 0):
+            raise ValueError(f"groups must have a number >= 0 for each client, got {groups!r}")
+        return experiment
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{folder.path / 'config.json'} holds settings that cannot be used: {error}; bring "
@@ -78,5 +102,5 @@ def unfinished(folder: RunFolder, experiment: Experiment) -> list[str]:
     return [
         name
         for name in names
-        if (checkpoint := folder.load_checkpoint(name)) is None or not checkpoint["done"]
+        if (checkpoint := folder.load_checkpoint(name)) is None or not checkpoint.get("done")
     ]

@@ -1,4 +1,4 @@
-"""Words in figures: titles that fold, and legends that have room for all of their entries."""
+"""Words in figures: symbols, titles that fold, legends that have room for all of their entries."""
 
 from __future__ import annotations
 
@@ -32,10 +32,38 @@ def fold(text: str, width: int) -> str:
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
+GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "θ": "theta", "κ": "kappa", "μ": "mu"}
+
+_SYMBOL = re.compile(
+    r"‖g_[SN](?: - g_[SN])?‖"  # Norms of gradients,
+    rf"|[{''.join(GREEK)}]"  # Greek letters,
+    r"|\b[A-Za-z](?= = )"  # a letter that has a value,
+    r"|(?<=\s)(?![AI]\b)[A-Z](?=\s|$|,)"  # and a capital that stands alone, not at the beginning.
+)
+
+
+def mathtext(text: str) -> str:
+    r"""Return a plain text with its symbols in mathtext, as all figures write them.
+
+    A dollar sign stays one.
+
+    >>> mathtext("θ = 0.5"), mathtext("N = 10, varying R"), mathtext("A, $5")
+    ('$\\theta$ = 0.5', '$N$ = 10, varying $R$', 'A, \\$5')
+    >>> mathtext("bias ‖g_S - g_N‖")
+    'bias $\\|g_S - g_N\\|$'
+    """
+
+    def symbol(found: re.Match[str]) -> str:
+        name = GREEK.get(found[0])
+        return "$" + (f"\\{name}" if name else found[0].replace("‖", r"\|")) + "$"
+
+    return _SYMBOL.sub(symbol, text.replace("$", r"\$"))
+
+
 def add_title(figure: Any, title: str) -> None:
     """Put a title above a figure, in as many lines as its width asks for."""
     lines = [fold(line, int(TITLE * figure.get_figwidth())) for line in title.splitlines()]
-    figure.suptitle("\n".join(lines))
+    figure.suptitle(mathtext("\n".join(lines)))
 
 
 def add_legend(
@@ -46,7 +74,7 @@ def add_legend(
     The figure grows by what the legend takes beyond two lines. Further settings are matplotlib's.
     """
     renderer = figure.canvas.get_renderer()
-    words = [fold(name, LABEL) for name in names]
+    words = [mathtext(fold(name, LABEL)) for name in names]
     settings = {"loc": "outside lower center", "frameon": False, **more}
     for count in range(max(1, min(columns, len(names))), 0, -1):
         legend = figure.legend(handles, words, ncols=count, **settings)

@@ -19,7 +19,16 @@ from adcs.experiments.config import Experiment
 from adcs.experiments.figures import Bars, Map, bar_figure, heat_figure, line_figure
 from adcs.experiments.report import caption, is_png, panel
 from adcs.experiments.specs import make_scheduler
-from adcs.experiments.statistics import curves, estimate, final_ratios, summarise
+from adcs.experiments.statistics import (
+    COST,
+    FEWEST,
+    SHARE,
+    curves,
+    estimate,
+    final_ratios,
+    summarise,
+)
+from adcs.experiments.styles import styles_of
 from adcs.schedulers.determinantal import DeterminantalScheduler
 from adcs.theory.gram import cosines, from_triangle
 
@@ -56,7 +65,7 @@ class Section:
         """Return the section as Markdown, its figures linked."""
         # Links are relative to the folder above the figures.
         links = [
-            f"![{self.output.name}]({os.path.join(*path.parts[-2:])})"
+            f"![{path.stem}]({os.path.join(*path.parts[-2:])})"
             for path in self.files
             if is_png(path)
         ]
@@ -88,13 +97,15 @@ def make_section(
     labels = list(output.schedulers or experiment.schedulers)
     stem = figures / output.name
     if output.name == "table-1":
-        return _table_1(output, records, labels, paper, stem)
+        return _table_1(output, experiment, records, labels, paper, stem)
     if output.name == "kernels":
         return _kernels(output, experiment, records, stem)
     panels = [panel(records, field, output.against, labels) for field in output.fields]
-    files = line_figure(stem, output.title, panels)
-    rows = summarise(records, labels, experiment.baseline)
+    files = line_figure(stem, output.title, panels, styles_of(experiment.schedulers))
+    rows = summarise(records, labels)
     text = wording.markdown(*wording.table(rows))
+    lost = wording.left_out_note(rows)
+    text += f"\n\n**{lost}**" if lost else ""
     found: list[Claim] = []
     if output.name == "figure-1":
         found = claims.judge_methods(records, experiment, labels)
@@ -104,7 +115,7 @@ def make_section(
         found = claims.judge_refresh(records, labels)
     elif output.name == "bias":
         found = claims.judge_bias(records, labels)
-        text = ""
+        text = f"**{lost}**" if lost else ""
     elif output.name == "communication":
         text += "\n\n" + equal_time(records, labels)
     return Section(output, found, text, files, caption(experiment.seeds))
@@ -130,9 +141,9 @@ def equal_time(records: Records, labels: Sequence[str]) -> str:
                 float(row[max(0, place - count) : place].mean())
                 for row, place in zip(table.values[label], reached, strict=True)
             ]
-            cells.append(wording.spread(estimate(numbers), "worst"))
+            cells.append(wording.spread(estimate(numbers, SHARE), "worst"))
         lines.append(cells)
-    moment = wording.spread(estimate(ends), "seconds")
+    moment = wording.spread(estimate(ends, COST), "seconds")
     return (
         f"At equal time, when the fastest of them is done (after {moment}):\n\n"
         + wording.markdown(["scheduler", "rounds", "worst", "average"], lines)
@@ -140,7 +151,12 @@ def equal_time(records: Records, labels: Sequence[str]) -> str:
 
 
 def _table_1(
-    output: Output, records: Records, labels: Sequence[str], paper: Mapping[str, Any], stem: Path
+    output: Output,
+    experiment: Experiment,
+    records: Records,
+    labels: Sequence[str],
+    paper: Mapping[str, Any],
+    stem: Path,
 ) -> Section:
     found, bars, lines = [], [], []
     for label in labels:
@@ -149,10 +165,9 @@ def _table_1(
         if ratios.ndim != 2 or ratios.shape[1] != theirs.size:
             text = f"{label}: the run has no ratios for the paper's {theirs.size} groups."
             return Section(output, [Claim("Table 1 is reproduced", "undecided", text)], "", [])
-        parts = [estimate(column) for column in ratios.T]
+        parts = [estimate(column, SHARE) for column in ratios.T]
         ours = np.array([part.mean for part in parts])
-        half = np.array([part.half or 0.0 for part in parts])
-        bars.append(Bars(label, ours, half, theirs))
+        bars.append(Bars(label, parts, theirs))
         tv = estimate(metrics.total_variation(row) for row in ratios)
         paper_tv = paper["tv"].get(label, metrics.total_variation(theirs))
         found.append(judge_row(label, ours, theirs, tv.mean, paper_tv))
@@ -165,9 +180,11 @@ def _table_1(
     heads = ["method", "", *[f"group {k}" for k in range(theirs.size)], "TV", "max deviation"]
     text = wording.markdown(heads, lines) + f"\n\n**Bold** differs by more than {TOLERANCE}."
     names = [str(k) for k in range(theirs.size)]
-    files = bar_figure(stem, output.title, bars, names, "ratio of selections")
+    styles = styles_of(experiment.schedulers)
+    files = bar_figure(stem, output.title, bars, names, "ratio of selections", styles)
     seeds = len(ratios)
-    bars_are = f"means over {seeds} seeds with 95 % intervals" if seeds > 1 else "of one seed"
+    bars_are = f"means over {seeds} seeds" if seeds > 1 else "of one seed"
+    bars_are += " with 95 % Student intervals" if seeds >= FEWEST else ""
     return Section(output, found, text, files, f"Bars are {bars_are}.")
 
 
@@ -213,7 +230,8 @@ def kernel_at(record: Mapping[str, Any], scheduler: DeterminantalScheduler) -> F
 def _kernels(output: Output, experiment: Experiment, records: Records, stem: Path) -> Section:
     rows = {}
     seed = experiment.first_seed
-    lines = []
+    lines, files = [], []
+    clients = client_names(experiment)
     for label, spec in experiment.schedulers.items():
         scheduler = make_scheduler(spec, seed)
         assert isinstance(scheduler, DeterminantalScheduler)
@@ -233,7 +251,9 @@ def _kernels(output: Output, experiment: Experiment, records: Records, stem: Pat
             diagonal = np.diag(item.matrix)
             ends = (diagonal.min(), diagonal.max(), off.min(), off.max())
             lines.append([label, item.title, *[f"{value:.3g}" for value in ends]])
-    files = heat_figure(stem, output.title, rows, client_names(experiment))
+        # Entries of different runs are powers of different qualities: each has a figure of its own.
+        title = f"{output.title}: {label}"
+        files += heat_figure(stem.with_name(f"{stem.name}-{label.lower()}"), title, maps, clients)
     heads = ["run", "moment", "least L_nn", "largest L_nn", "least L_nk", "largest L_nk"]
     changing = [
         float(np.abs(maps[-1].matrix - maps[0].matrix).max() / np.abs(maps[0].matrix).max())

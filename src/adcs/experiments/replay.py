@@ -8,146 +8,16 @@ with one BLAS thread, as the run did; whether it meets the run's own records is 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from adcs._types import ClientId
-from adcs.dpp.explain import Explanation, explain
-from adcs.dpp.kernel import similarity, unit_rows
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.runner import Progress, one_thread_each, same_data
 from adcs.experiments.scheduler_errors import blaming
-from adcs.schedulers.base import Cohort, Scheduler
-from adcs.schedulers.client_dpp import Determinantal
-from adcs.schedulers.live_adcs import LiveADCS
-from adcs.schedulers.snapshot import SnapshotScheduler
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What was known when a cohort was chosen.
-
-    Attributes
-    ----------
-    cohort
-        The cohort, with its diagnostics.
-    available
-        The clients to choose from.
-    theta
-        Weight of quality, for a determinantal scheduler; None for others.
-    known
-        The clients that it could choose by what they had reported, in the order of the rows of
-        `explanation`.
-    explanation
-        Picks and rows left out; None where the scheduler is not determinantal.
-    scores
-        What clients were ranked by, where they were ranked.
-    ranked_by
-        The name of that: "loss" or "norm".
-    nearest
-        For other schedulers that know updates: each client's most similar chosen one.
-    required
-        The clients that are in every cohort while they are available.
-    """
-
-    cohort: Cohort
-    available: tuple[ClientId, ...]
-    theta: float | None = None
-    known: tuple[ClientId, ...] = ()
-    explanation: Explanation | None = None
-    scores: Mapping[ClientId, float] = field(default_factory=dict)
-    ranked_by: str | None = None
-    nearest: Mapping[ClientId, tuple[ClientId, float]] = field(default_factory=dict)
-    required: tuple[ClientId, ...] = ()
-
-    @property
-    def waited(self) -> tuple[ClientId, ...]:
-        """Those who are in for having waited too long, whatever their score."""
-        return tuple(self.cohort.diagnostics.get("waited", ()))
-
-    @property
-    def drawn(self) -> bool:
-        """Whether all places went, by a seeded draw, to clients without a usable report."""
-        drawn = self.cohort.diagnostics.get("drawn", ())
-        return bool(self.cohort.clients) and set(self.cohort.clients) <= set(drawn)
-
-
-def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) -> Choice:
-    """Return what a scheduler knew, right after it has chosen.
-
-    >>> from adcs.schedulers import PowerOfChoice
-    >>> from adcs.reports.report import ClientReport
-    >>> scheduler = PowerOfChoice()
-    >>> scheduler.observe(0, [ClientReport(c, 0, loss=c / 2) for c in range(3)], "probe")
-    >>> choice = look(scheduler, range(3), scheduler.select(0, range(3), 1))
-    >>> choice.ranked_by, choice.scores
-    ('loss', {0: 0.0, 1: 0.5, 2: 1.0})
-    """
-    here = tuple(sorted(available, key=lambda client: (isinstance(client, str), client)))
-    diagnostics, required = cohort.diagnostics, scheduler.constraints.required
-    blind = Choice(cohort, here, required=required)
-    if blind.drawn:
-        if isinstance(scheduler, (SnapshotScheduler, LiveADCS)):
-            return replace(blind, known=tuple(scheduler.known_clients(here)))
-        return blind
-    dpp = scheduler.dpp if isinstance(scheduler, Determinantal) else None
-    if dpp is not None and "gains" in diagnostics:
-        row = {client: i for i, client in enumerate(dpp.clients)}
-        rows = [row[client] for client, _ in diagnostics["gains"]]
-        c = similarity(dpp.directions) if dpp.similarity is None else dpp.similarity
-        sure = (*required, *diagnostics.get("waited", ()))
-        given = [row[client] for client in sure if client in row]
-        found = explain(c, rows, dpp.quality, dpp.scoring.theta, dpp.scoring, given=given)
-        known = tuple(dpp.clients)
-        return Choice(cohort, here, dpp.scoring.theta, known, found, required=required)
-    if "scores" in diagnostics:
-        name, scores = _ranking(scheduler, here, dict(diagnostics["scores"]))
-        return Choice(cohort, here, scores=scores, ranked_by=name, required=required)
-    return Choice(cohort, here, nearest=_nearest(scheduler, here, cohort), required=required)
-
-
-def _ranking(
-    scheduler: Scheduler, here: tuple[ClientId, ...], chosen: Mapping[ClientId, float]
-) -> tuple[str, dict[ClientId, float]]:
-    """Return the reported number that the scores of the chosen are, for everyone who told it."""
-    newest = max(scheduler.reports[client].server_round for client in chosen) if chosen else 0
-    for name in ("loss", "update_norm"):
-        told = {
-            client: float(value)
-            for client in here
-            if (report := scheduler.reports.get(client)) is not None
-            and report.server_round == newest
-            and (value := getattr(report, name)) is not None
-        }
-        if all(told.get(client) == score for client, score in chosen.items()):
-            return ("norm" if name == "length" else name), told
-    return "score", dict(chosen)
-
-
-def _nearest(
-    scheduler: Scheduler, here: tuple[ClientId, ...], cohort: Cohort
-) -> dict[ClientId, tuple[ClientId, float]]:
-    vectors = {
-        client: report.vector
-        for client in here
-        if (report := scheduler.reports.get(client)) is not None and report.vector is not None
-    }
-    known = list(vectors)
-    columns = [i for i, client in enumerate(known) if client in cohort.clients]
-    if not columns:
-        return {}
-    c = similarity(unit_rows(np.stack([v for v in vectors.values() if v is not None])))
-    np.fill_diagonal(c, -2.0)
-    best = [columns[i] for i in c[:, columns].argmax(axis=1)]
-    return {
-        client: (known[j], float(c[i, j]))
-        for i, (client, j) in enumerate(zip(known, best, strict=True))
-        if i != j
-    }
+from adcs.schedulers.base import Cohort
+from adcs.schedulers.choice import Choice, look
 
 
 def replay(

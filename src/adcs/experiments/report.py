@@ -10,8 +10,18 @@ import numpy as np
 
 from adcs.experiments import wording
 from adcs.experiments.config import Experiment
-from adcs.experiments.figures import Line, Panel, line_figure, write_csv
-from adcs.experiments.statistics import Row, curves, diverged, summarise, trained
+from adcs.experiments.figures import Cost, Line, Panel, cost_figure, line_figure, write_csv
+from adcs.experiments.statistics import (
+    COMPARED,
+    FEWEST,
+    Estimate,
+    Row,
+    curves,
+    diverged,
+    summarise,
+    trained,
+)
+from adcs.experiments.styles import styles_of
 from adcs.run_folder import RunFolder, write_atomically
 
 AXES = {
@@ -25,10 +35,16 @@ NAMES = {
     "worst": "worst test accuracy",
     "worst20": "mean test accuracy of the worst 20 %",
     "average": "average test accuracy",
-    "bias": "selection bias ||g_S - g_N||",
+    "bias": "selection bias ‖g_S - g_N‖",
 }
-BAND_SEEDS = 3
-"""With fewer seeds no band is drawn: the interval of two is wider than anything it shows."""
+COSTS = {
+    "updates": [
+        ("client updates, probes included", 1.0),
+        ("client updates, probes included (thousands)", 1e3),
+    ],
+    "bytes": AXES["bytes"],
+}
+"""What accuracies are drawn over in the figure of costs."""
 
 FEW = 0.5
 """Where a smaller share than this of m updates a round was trained on, the reader is warned."""
@@ -51,34 +67,41 @@ def panel(
         place = np.isin(spent.rounds, found.rounds)
         x = {label: spent.values[label][:, place].mean(axis=0) for label in labels}
     far = max(float(np.nanmax(values)) for values in x.values())
-    axis, unit = next(
-        ((a, u) for a, u in reversed(AXES[against]) if far >= 2 * u), AXES[against][0]
-    )
-    lines = {}
-    for label in labels:
-        mean, low, high = found.band(label)
-        if len(found.seeds) < BAND_SEEDS:
-            low = high = mean
-        elif field != "bias":  # No accuracy is outside [0, 1].
-            low, high = np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
-        lines[label] = Line(x[label] / unit, mean, low, high)
+    axis, unit = _unit(AXES[against], far)
+    lines = {label: Line(x[label] / unit, *found.band(label)) for label in labels}
     name = NAMES[field] + (f"\n(mean of {window} evaluations)" if window > 1 else "")
     return Panel(axis, name, lines)
+
+
+def _unit(axes: Sequence[tuple[str, float]], far: float) -> tuple[str, float]:
+    """Return the label and the unit in which numbers up to `far` are read best.
+
+    >>> _unit(AXES["bytes"], 3e9)
+    ('traffic up and down (GB)', 1000000000.0)
+    """
+    return next(((label, u) for label, u in reversed(axes) if far >= 2 * u), axes[0])
 
 
 def caption(seeds: int) -> str:
     """Return what is drawn in figures of curves.
 
-    >>> caption(5)
-    'Curves are means over 5 seeds, shades their 95 % Student intervals.'
-    >>> caption(1)
-    'Curves are of one seed; shades, 95 % Student intervals, are drawn from 3 seeds on.'
+    >>> caption(1).partition(". ")[0]
+    'Curves are of one seed'
+    >>> caption(5).partition(", cut")[0]
+    'Curves are means over 5 seeds, shades their 95 % Student intervals'
     """
-    if seeds >= BAND_SEEDS:
-        return f"Curves are means over {seeds} seeds, shades their 95 % Student intervals."
-    whose = "of one seed" if seeds == 1 else f"means over {seeds} seeds"
+    zoom = "A panel whose curves come close shows where they differ, not the whole of their rise."
+    if seeds == 1:
+        return f"Curves are of one seed. {zoom}"
+    wide = "where shades would cover half of a panel, the widest are bars at some markers instead"
+    if seeds < FEWEST:
+        return (
+            f"Curves are means over {seeds} seeds, shades reach from one seed to the other; "
+            f"{wide}. {zoom}"
+        )
     return (
-        f"Curves are {whose}; shades, 95 % Student intervals, are drawn from {BAND_SEEDS} seeds on."
+        f"Curves are means over {seeds} seeds, shades their 95 % Student intervals, cut off at 0 "
+        f"and, for accuracies, at 1; {wide}. {zoom}"
     )
 
 
@@ -104,7 +127,7 @@ def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
     found = diverged(records)
     names = [label for label in experiment.schedulers if label in found]
     if experiment.seeds > 1:
-        names = [f"{label} ({len(found[label])} of {experiment.seeds} seeds)" for label in names]
+        names = [f"{label} ({wording.seed_names(found[label])})" for label in names]
     if names:
         notes.append(
             "Training diverged: at the end the test loss is no number, or more than twice what it "
@@ -121,7 +144,8 @@ def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
             f"in for {counts}. Such accuracies say little about schedulers"
             f"{why if experiment.network else ''}."
         )
-    return notes
+    lost = wording.left_out_note(summarise(records, list(experiment.schedulers)))
+    return [*notes, lost] if lost else notes
 
 
 def write_report(
@@ -138,13 +162,15 @@ def write_report(
     """
     records = list(folder.records())
     labels = list(experiment.schedulers)
+    styles = styles_of(experiment.schedulers)
+    title = f"{data_name(experiment)}: {experiment.m} of {experiment.clients} clients per round"
     written = []
     for against in AXES:
-        panels = [panel(records, field, against, labels) for field in ("worst", "average")]
-        title = f"{data_name(experiment)}: {experiment.m} of {experiment.clients} clients per round"
-        stem = folder.figures / f"accuracy-by-{against}"
-        written += line_figure(stem, title, panels)
+        panels = [panel(records, field, against, labels) for field in COMPARED]
+        stem = folder.figures / f"accuracy-by-{against.removeprefix('server_')}"
+        written += line_figure(stem, title, panels, styles)
     rows = summarise(records, labels, baseline_of(experiment))
+    written += cost_figure(folder.figures / "accuracy-by-cost", title, cost_panels(rows), styles)
     text = "\n\n".join(
         [
             f"# Comparison of {len(labels)} schedulers",
@@ -152,7 +178,7 @@ def write_report(
             *[f"**{note}**" for note in notes],
             table_section(rows, experiment),
             "## Figures",
-            caption(experiment.seeds),
+            f"{caption(experiment.seeds)} {cost_caption(experiment.seeds)}",
             "\n".join(f"![{path.stem}](figures/{path.name})" for path in written if is_png(path)),
         ]
     )
@@ -160,6 +186,50 @@ def write_report(
     summary = folder.path / "summary.md"
     write_atomically(summary, (text + "\n").encode())
     return [*written, numbers, summary]
+
+
+def cost_panels(rows: Sequence[Row]) -> list[list[Cost]]:
+    """Return final accuracies over costs, a row of panels for each cost, ready to draw."""
+    grid = []
+    for cost, axes in COSTS.items():
+        spent = {row.label: row.cells[cost] for row in rows if row.cells[cost].n}
+        axis, unit = _unit(axes, max((e.mean for e in spent.values()), default=0.0))
+        scaled = {label: _scaled(e, unit) for label, e in spent.items()}
+        grid.append(
+            [
+                Cost(
+                    axis,
+                    f"final {NAMES[field]}",
+                    {row.label: (scaled[row.label], row.cells[field]) for row in rows},
+                )
+                for field in ("worst", "average")
+            ]
+        )
+    return grid
+
+
+def _scaled(found: Estimate, unit: float) -> Estimate:
+    half = None if found.half is None else found.half / unit
+    values = tuple(value / unit for value in found.values)
+    return found._replace(mean=found.mean / unit, half=half, values=values)
+
+
+def cost_caption(seeds: int) -> str:
+    """Return what is drawn in the figure of costs.
+
+    >>> cost_caption(1)
+    'In the figure of costs a mark is a scheduler at the end of its run; marks of nearly equal costs
+    are moved apart sideways.'
+    """
+    text = (
+        "In the figure of costs a mark is a scheduler at the end of its run; marks of nearly equal "
+        "costs are moved apart sideways"
+    )
+    if seeds == 1:
+        return f"{text}."
+    return f"{text}; " + (
+        "small points are the seeds." if seeds < FEWEST else "bars are 95 % Student intervals."
+    )
 
 
 def data_name(experiment: Experiment) -> str:
@@ -222,25 +292,34 @@ def _pairs(settings: Mapping[str, Any], words: str) -> str:
 def table_section(rows: Sequence[Row], experiment: Experiment) -> str:
     """Return the table, and the differences where there are any, as Markdown."""
     parts = ["## Table", wording.markdown(*wording.table(rows)), reading(experiment)]
-    if experiment.seeds > 1 and len(rows) > 1:
+    heads, lines = wording.difference_table(rows)
+    if experiment.seeds > 1 and lines:
         parts += [
             f"## Differences to {baseline_of(experiment)}",
-            wording.markdown(*wording.difference_table(rows)),
+            wording.markdown(heads, lines),
+            wording.difference_note(rows),
         ]
     return "\n\n".join(parts)
+
+
+def seeds_of(experiment: Experiment) -> range:
+    """Return the seeds of an experiment.
+
+    >>> seeds_of(Experiment(seeds=3, first_seed=2))
+    range(2, 5)
+    """
+    return range(experiment.first_seed, experiment.first_seed + experiment.seeds)
 
 
 def reading(experiment: Experiment) -> str:
     """Return how the table is to be read.
 
-    >>> reading(Experiment(seeds=5)).endswith("interval over 5 seeds.")
+    >>> reading(Experiment(seeds=5)).endswith("then both ends are given.")
     True
     """
-    text = (
+    return (
         "Accuracies are means over the last tenth of evaluations; TV is the distance of the "
         "groups' selection ratios to uniform, Jain the index of participation; updates, traffic "
-        "and virtual time include what schedulers asked for."
+        "and virtual time include what schedulers asked for. "
+        + wording.table_note(seeds_of(experiment))
     )
-    if experiment.seeds > 1:
-        return f"{text} ± is the 95 % Student interval over {experiment.seeds} seeds."
-    return f"{text} One seed: there are no intervals (--seeds 5 gives them)."

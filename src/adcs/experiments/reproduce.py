@@ -16,15 +16,26 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from adcs._validation import did_you_mean
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.folders import create_run, experiment_of, unfinished
+from adcs.experiments.hints import check_value
 from adcs.experiments.outputs import Output, Section, make_section
-from adcs.experiments.report import setting
+from adcs.experiments.records import checked_records
+from adcs.experiments.report import seeds_of, setting
 from adcs.experiments.runner import Progress, run_experiment
-from adcs.run_folder import RunFolder, read_json, write_atomically
+from adcs.experiments.statistics import LEVEL
+from adcs.experiments.wording import table_note
+from adcs.run_folder import RunFolder, read_json, refuse_foreign, write_atomically
+
+HELD = {"outputs": list[str], "overrides": dict[str, Any]}
+"""What reproduce.json holds, by type."""
+
+OVERRIDES = {"seeds": int, "rounds": int, "data": str, "data_folder": str}
+"""Settings that may differ from the paper's, by type."""
 
 BEYOND = "beyond"
 """What goes beyond the paper, in a folder of its own: see `adcs.experiments.beyond`."""
@@ -128,6 +139,7 @@ class Plan:
                 f"{base} already holds reproductions; resume it, or choose another folder"
             )
         plan = cls(base, tuple(cls.wanted(names)), dict(overrides))
+        refuse_foreign(base, {*plan.runs(), "figures", "summary.md"})
         for run in plan.runs():
             plan.experiment(run)
         plan._save()
@@ -143,14 +155,31 @@ class Plan:
             )
         remedy = f"delete it and give the command anew with --out {base}"
         held = read_json(path, remedy)
-        if not (isinstance(held.get("outputs"), list) and isinstance(held.get("overrides"), dict)):
-            raise ValueError(f"{path} does not say what is reproduced; {remedy}")
+        try:
+            for key, kind in HELD.items():
+                check_value(key, held.get(key), kind)
+            for key, value in held["overrides"].items():
+                check_value(f"{key} of overrides", value, OVERRIDES.get(key, NoneType))
+            for name in held["outputs"]:
+                if name not in (known := [*outputs(), BEYOND]):
+                    raise ValueError(
+                        f"there is no {name!r} to reproduce; {did_you_mean(name, known)}"
+                    )
+        except ValueError as error:
+            raise ValueError(
+                f"{path} does not say what is reproduced ({error}); {remedy}"
+            ) from error
         for key, value in overrides.items():
             if held["overrides"].get(key) != value:
                 kept = held["overrides"].get(key, "the paper's")
                 raise ValueError(f"{base} was started with {key} {kept}, not {value}")
         wanted = cls.wanted([*held["outputs"], *names])
         plan = cls(base, tuple(wanted), held["overrides"])
+        try:
+            for run in plan.runs():
+                plan.experiment(run)
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be gone on with ({error}); {remedy}") from error
         plan._save()
         return plan
 
@@ -209,7 +238,7 @@ class Plan:
             output = every[name]
             folder, experiment = self.open(output.run)
             if output.run not in records:
-                records[output.run] = list(folder.records())
+                records[output.run] = checked_records(folder, experiment)
             found = records[output.run]
             sections.append(make_section(output, experiment, found, paper, self.base / "figures"))
         text = "\n\n".join(
@@ -237,7 +266,10 @@ class Plan:
         if self.caveat is not None:
             lines.append(f"**{self.caveat}**")
         lines.append(
-            "A claim of a difference holds if the 95 % Student interval of the paired differences "
-            "over seeds excludes zero. Accuracies are means over the last tenth of evaluations."
+            "A claim of a difference holds if the difference has the sign that it says and "
+            f"p < {LEVEL}: p is that of the paired, two-sided t-test over seeds, corrected by "
+            "Holm's method for all differences that are claimed of a figure. Brackets after a "
+            "difference are its paired 95 % Student interval, for it alone. Accuracies are means "
+            f"over the last tenth of evaluations. {table_note(seeds_of(experiment))}"
         )
         return "\n\n".join(lines)

@@ -75,11 +75,17 @@ def same_data(experiment: Experiment, held: str | None) -> Dataset:
         The fingerprint that the run's config holds; None, as in runs of older versions, takes the
         data as it is.
     """
-    dataset = experiment.dataset()
+    try:
+        dataset = experiment.dataset()
+    except ValueError as error:
+        raise ValueError(
+            f"the data {experiment.data}, which the run's config.json names, cannot be loaded: "
+            f"{error}"
+        ) from error
     if held is not None and data_fingerprint(dataset) != held:
         raise ValueError(
-            f"the data {experiment.data} is no longer what this run began with; bring that back, "
-            "or start a new run"
+            f"the data {experiment.data} is no longer what this run began with, by the fingerprint "
+            "in its config.json; bring that back, or start a new run"
         )
     return dataset
 
@@ -89,7 +95,7 @@ def run_task(
 ) -> None:
     """Run a task to its end, from its checkpoint if it has one."""
     checkpoint = folder.load_checkpoint(task.name)
-    if checkpoint is not None and checkpoint["done"]:
+    if checkpoint is not None and checkpoint.get("done"):
         progress(experiment.rounds)
         return
     # Tasks may start hours after the run did: each looks for itself.
@@ -97,8 +103,10 @@ def run_task(
     simulation = experiment.simulation(task.seed, task.labels, dataset)
     offset = 0
     if checkpoint is not None:
-        simulation.restore(checkpoint["simulation"])
-        offset = checkpoint["offset"]
+        # A scheduler of the user's own that fails is blamed before the checkpoint is.
+        with folder.restoring(task.name), blaming():
+            simulation.restore(checkpoint["simulation"])
+            offset = checkpoint["offset"]
     told = saved = time.monotonic()
     with folder.writer(task.name, offset) as lines:
 
@@ -146,7 +154,19 @@ def run_experiment(
         Number of processes; None takes one for each core.
     progress
         Told of progress a few times a second.
+
+    Raises
+    ------
+    InUse
+        If another process is running what the folder holds.
     """
+    with folder.locked():
+        _run_tasks(folder, experiment, jobs, progress)
+
+
+def _run_tasks(
+    folder: RunFolder, experiment: Experiment, jobs: int | None, progress: Progress | None
+) -> None:
     # Fail here, in one place, if the data cannot be had or is other data.
     same_data(experiment, folder.config.get("data_fingerprint"))
     todo = tasks(experiment)

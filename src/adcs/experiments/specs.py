@@ -8,10 +8,11 @@ import importlib.util
 import inspect
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, get_type_hints
 
 from adcs import schedulers
-from adcs._validation import did_you_mean
+from adcs._validation import did_you_mean, near_by
 from adcs.experiments.hints import check_value
 from adcs.experiments.scheduler_errors import words
 from adcs.reports.sketch import Sketcher
@@ -23,12 +24,14 @@ NAMES = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS", "LiveA
 def make_scheduler(spec: str, seed: int) -> Scheduler:
     """Return the scheduler that a spec names, with this seed.
 
-    A spec is a class with keyword settings in Python's syntax. The class is one of this package,
-    or one's own: `file.py:Class` or `module:Class`. A whole number for `sketch` stands for a
-    `Sketcher` of that size.
+    A spec is a class with keyword settings in Python's syntax, as a scheduler's repr is. The class
+    is one of this package, or one's own: `file.py:Class` or `module:Class`. A whole number for
+    `sketch` stands for a `Sketcher` of that size.
 
     >>> make_scheduler("ADCS(theta=0.5, sketch=256)", seed=1).sketch.size
     256
+    >>> make_scheduler(repr(make_scheduler("DivFL(refresh_every=5)", seed=1)), seed=2)
+    DivFL(seed=1, refresh_every=5)
     >>> make_scheduler("Unifrom", seed=1)
     Traceback (most recent call last):
     ...
@@ -76,7 +79,7 @@ def describe(spec: str) -> Description:
 
     >>> found = describe("PowerOfChoice")
     >>> found.own, found.common
-    ('candidates=None', 'seed=0, groups=None, caps=None, required=()')
+    ('candidates=None', "seed=0, groups=None, caps=None, required=(), unknown_group='unknown'")
     >>> found.text.splitlines()[0]
     "The m largest losses among this round's candidates."
     """
@@ -91,6 +94,8 @@ def describe(spec: str) -> Description:
 def _read(spec: str) -> tuple[type[Scheduler], dict[str, Any]]:
     """Return the class that a spec names, and its settings."""
     where, call = split(spec)
+    if not where and call.endswith(".py") and Path(call).is_file():
+        where, call = call, "Class"  # which of its classes, the error says
     name, settings = _parse(call, spec)
     return _own(where, name, spec) if where else _known(name), settings
 
@@ -104,6 +109,32 @@ def split(spec: str) -> tuple[str, str]:
     name, bracket, settings = spec.strip().partition("(")
     where, _, kind = name.rpartition(":")
     return where, kind + bracket + settings
+
+
+def parts(spec: str) -> tuple[str, str, dict[str, Any]]:
+    """Return where a spec's class is from, "" for this package, its name and its settings.
+
+    Nothing is loaded, and nobody is asked whether there is such a class.
+
+    >>> parts("my/file.py:Mine(patience=3)")
+    ('my/file.py', 'Mine', {'patience': 3})
+    >>> parts("adcs.schedulers:ADCS")
+    ('', 'ADCS', {})
+    """
+    where, call = split(spec)
+    name, settings = _parse(call, spec)
+    package = schedulers.__name__.partition(".")[0]
+    ours = where in (package, schedulers.__name__) or where.startswith(f"{schedulers.__name__}.")
+    return "" if ours and name in NAMES else where, name, settings
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """Return the settings of a scheduler of this package with their defaults.
+
+    >>> defaults("ADCS")["theta"]
+    0.8
+    """
+    return {key: p.default for key, p in _settings(_known(name)).items()}
 
 
 def _settings(kind: type[Scheduler]) -> dict[str, inspect.Parameter]:
@@ -138,9 +169,32 @@ def _parse(call: str, spec: str) -> tuple[str, dict[str, Any]]:
             return tree.id, {}
         if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.args:
             raise ValueError(wrong)
-        return tree.func.id, {str(k.arg): ast.literal_eval(k.value) for k in tree.keywords}
-    except (SyntaxError, ValueError) as error:
+        settings = {k.arg: _value(k.value) for k in tree.keywords if k.arg is not None}
+        if len(settings) < len(tree.keywords):
+            raise ValueError("a setting is given twice, or not by name")
+        return tree.func.id, settings
+    except SketchWrong as error:
+        raise ValueError(f"scheduler {spec!r}: {error}") from error
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError(wrong) from error
+
+
+class SketchWrong(Exception):
+    """A sketch that cannot be."""
+
+
+def _value(node: ast.expr) -> Any:
+    """Return the value of a setting: a literal, or a Sketcher of literals."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        return ast.literal_eval(node)
+    if node.func.id != "Sketcher":
+        raise ValueError(f"{node.func.id} is no value of a setting")
+    args = [ast.literal_eval(arg) for arg in node.args]
+    named = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+    try:
+        return Sketcher(*args, **named)
+    except (TypeError, ValueError) as error:
+        raise SketchWrong(f"sketch {error}") from error
 
 
 def _known(name: str) -> type[Scheduler]:
@@ -151,20 +205,40 @@ def _known(name: str) -> type[Scheduler]:
 
 
 def _own(where: str, name: str, spec: str) -> type[Scheduler]:
+    """Return a class of one's own, from a file or a module."""
+    module = _module(where, spec)
+    kind = getattr(module, name, None)
+    if isinstance(kind, type) and issubclass(kind, Scheduler):
+        return kind
+    kinds = [
+        key
+        for key, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Scheduler) and value is not Scheduler
+    ]
+    known = did_you_mean(name, kinds) if kinds else f"{where} has no subclass of adcs.Scheduler"
+    what = f"{where} has no class {name!r}"
+    if kind is not None:
+        what = f"{name} is not a subclass of adcs.Scheduler"
+    raise ValueError(f"scheduler {spec!r}: {what}; {known}")
+
+
+def _module(where: str, spec: str) -> ModuleType:
+    if not where.endswith(".py"):
+        try:
+            return importlib.import_module(where)
+        except Exception as error:
+            raise ValueError(f"scheduler {spec!r} cannot be loaded: {words(error)}") from error
+    path = Path(where)
+    if not path.is_file():
+        raise ValueError(f"scheduler {spec!r}: there is no file {path}{near_by(path)}")
     try:
-        if where.endswith(".py"):
-            path = Path(where).resolve()
-            found = importlib.util.spec_from_file_location(path.stem, path)
-            if found is None or found.loader is None:
-                raise ImportError(f"cannot read {where}")
-            module = importlib.util.module_from_spec(found)
-            sys.modules[path.stem] = module
-            found.loader.exec_module(module)
-        else:
-            module = importlib.import_module(where)
-        kind = getattr(module, name)
+        path = path.resolve()
+        found = importlib.util.spec_from_file_location(path.stem, path)
+        if found is None or found.loader is None:
+            raise ImportError(f"cannot read {where}")
+        module = importlib.util.module_from_spec(found)
+        sys.modules[path.stem] = module
+        found.loader.exec_module(module)
+        return module
     except Exception as error:
         raise ValueError(f"scheduler {spec!r} cannot be loaded: {words(error)}") from error
-    if not (isinstance(kind, type) and issubclass(kind, Scheduler)):
-        raise ValueError(f"scheduler {spec!r} is not a subclass of adcs.Scheduler")
-    return kind

@@ -3,7 +3,15 @@
 A number of a run is, for accuracies, its mean over the last tenth of evaluations, which evens out
 the fluctuation from one round to the next; for what adds up over a run (selections, updates,
 bytes, seconds) it is the last value. Seeds give the spread: intervals are 95 % Student intervals
-over seeds, and differences are taken seed by seed, since compared runs share their mini-batches.
+over seeds, from three seeds on, and differences are taken seed by seed, since compared runs share
+their mini-batches.
+
+An interval of a bounded quantity is cut off at the bounds. The mean that it is about lies within
+them, so this takes nothing from its coverage. A transformation such as the logit would keep it
+inside as well, but has no value at 0 and 1, where worst accuracies often are.
+
+Schedulers that are compared with one baseline make several tests of one table. Their p-values are
+corrected by Holm's method (Scandinavian Journal of Statistics 6, 1979).
 """
 
 from __future__ import annotations
@@ -24,58 +32,143 @@ ACCURACIES = ("worst", "worst20", "average", "std")
 TOTALS = ("tv", "jain", "updates", "bytes", "seconds")
 """Fields of which the last value counts."""
 
+COMPARED = ("worst", "worst20", "average")
+"""Fields of which differences are taken."""
+
 Record = Mapping[str, Any]
 
 
-class Estimate(NamedTuple):
-    """A mean over seeds and half the width of its 95 % interval, None where there is none.
+Bounds = tuple[float, float]
 
-    >>> Estimate(0.5, 0.25, n=3).low
-    0.25
+ANY: Bounds = (-math.inf, math.inf)
+SHARE: Bounds = (0.0, 1.0)
+COST: Bounds = (0.0, math.inf)
+
+BOUNDS: dict[str, Bounds] = {
+    **dict.fromkeys(("worst", "worst20", "average", "tv", "jain", "ratio"), SHARE),
+    "std": (0.0, 0.5),
+    **dict.fromkeys(("updates", "bytes", "seconds", "bias"), COST),
+}
+"""Between which values the fields lie."""
+
+FEWEST = 3
+"""With fewer seeds there is no interval: that of two is 13 times as wide as they are apart."""
+
+LEVEL = 0.05
+"""A difference is shown if its p-value, corrected, is below this."""
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds, half the width of its 95 % interval (None for none), what it is made of.
+
+    >>> found = Estimate(0.2, 0.25, n=3, bounds=SHARE)
+    >>> found.low, found.high, found.is_cut
+    (0.0, 0.45, True)
     """
 
     mean: float
     half: float | None
     n: int
+    values: tuple[float, ...] = ()
+    bounds: Bounds = ANY
 
     @property
     def low(self) -> float:
         """The interval's lower end; the mean itself where there is no interval."""
-        return self.mean - (self.half or 0.0)
+        return min(self.mean, max(self.mean - (self.half or 0.0), self.bounds[0]))
 
     @property
     def high(self) -> float:
         """The interval's upper end."""
-        return self.mean + (self.half or 0.0)
+        return max(self.mean, min(self.mean + (self.half or 0.0), self.bounds[1]))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the interval would pass a bound, and ends there instead."""
+        half = self.half or 0.0
+        return self.mean - half < self.bounds[0] or self.mean + half > self.bounds[1]
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of Student's two-sided test that the mean is zero; None with no interval.
+
+        >>> round(estimate([1.0, 2.0, 3.0]).p, 4)
+        0.0742
+        """
+        if self.half is None:
+            return None
+        if self.mean == 0.0 or self.half == 0.0:
+            return 1.0 if self.mean == 0.0 else 0.0
+        t = abs(self.mean) / self.half * stats.t.ppf(0.975, self.n - 1)
+        return float(2.0 * stats.t.sf(t, self.n - 1))
 
 
-def estimate(values: Iterable[float]) -> Estimate:
-    """Return the mean and its 95 % Student interval; values that are NaN are left out.
+def estimate(values: Iterable[float], bounds: Bounds = ANY) -> Estimate:
+    """Return the mean and its 95 % Student interval; values that are not finite are left out.
 
-    >>> estimate([1.0, 2.0, 3.0])
-    Estimate(mean=2.0, half=2.48413..., n=3)
-    >>> estimate([0.5])
-    Estimate(mean=0.5, half=None, n=1)
+    Parameters
+    ----------
+    values
+        A number for each seed.
+    bounds
+        What the quantity lies between: the interval is cut off there.
+
+    Examples
+    --------
+    >>> found = estimate([1.0, 2.0, 3.0])
+    >>> found.mean, round(found.half, 3), found.n
+    (2.0, 2.484, 3)
+    >>> estimate([0.5, 0.7])
+    Estimate(mean=0.6, half=None, n=2, values=(0.5, 0.7), bounds=(-inf, inf))
     """
     x = np.array([value for value in values if np.isfinite(value)], dtype=np.float64)
     if x.size == 0:
-        return Estimate(float("nan"), None, 0)
-    mean = float(x.mean())
-    if x.size == 1:
-        return Estimate(mean, None, 1)
-    half = float(stats.t.ppf(0.975, x.size - 1) * x.std(ddof=1) / np.sqrt(x.size))
-    return Estimate(mean, half, int(x.size))
+        return Estimate(float("nan"), None, 0, (), bounds)
+    mean, n, kept = float(x.mean()), int(x.size), tuple(x.tolist())
+    if n < FEWEST:
+        return Estimate(mean, None, n, kept, bounds)
+    half = float(stats.t.ppf(0.975, n - 1) * x.std(ddof=1) / np.sqrt(n))
+    return Estimate(mean, half, n, kept, bounds)
 
 
 def paired(a: Sequence[float] | Float64Array, b: Sequence[float] | Float64Array) -> Estimate:
-    """Return the mean of a - b over seeds with its interval.
+    """Return the mean of a - b over seeds with its interval; a and b are shares, in [0, 1].
 
     >>> paired([0.6, 0.7], [0.5, 0.6]).mean
     0.1
     """
     difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
-    found = estimate(difference)
+    found = estimate(difference, (-1.0, 1.0))
+    # Sums in another order differ in their last bits: equal runs are to have a difference of 0.
     return found._replace(mean=round(found.mean, 12))
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's method.
+
+    The smallest of k is multiplied by k, the next by k - 1, and so on; none is smaller than one
+    before it, or larger than 1. If all with a corrected value below 0.05 are called shown, the
+    probability of one wrong call or more is at most 0.05.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    found = [1.0] * len(p)
+    least = 0.0
+    for place, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        least = max(least, min(1.0, (len(p) - place) * p[i]))
+        found[i] = least
+    return found
+
+
+def corrected(differences: Mapping[str, Estimate]) -> dict[str, float]:
+    """Return the p-values of differences, corrected by Holm's method; those without are left out.
+
+    >>> corrected({"A": Estimate(0.0, 0.1, 5), "B": Estimate(0.1, None, 2)})
+    {'A': 1.0}
+    """
+    found = {name: e.p for name, e in differences.items() if e.p is not None}
+    return dict(zip(found, holm(list(found.values())), strict=True))
 
 
 @dataclass(frozen=True)
@@ -113,10 +206,18 @@ class Curves:
         return {label: table[:, -count:].mean(axis=1) for label, table in self.values.items()}
 
     def band(self, label: str) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Return mean, lower and upper end of the interval over seeds, round by round."""
-        found = [estimate(column) for column in self.values[label].T]
-        mean, low, high = zip(*[(e.mean, e.low, e.high) for e in found], strict=True)
-        return np.array(mean), np.array(low), np.array(high)
+        """Return mean, lower and upper end of the interval over seeds, round by round.
+
+        With fewer than three seeds the ends are the smallest and the largest value.
+        """
+        bounds = BOUNDS.get(self.field, ANY)
+        ends = []
+        for column in self.values[label].T:
+            e = estimate(column, bounds)
+            span = (min(e.values), max(e.values)) if 0 < e.n < FEWEST else (e.low, e.high)
+            ends.append((e.mean, *span))
+        mean, low, high = np.array(ends).reshape(-1, 3).T
+        return mean, low, high
 
     def smooth(self, window: int) -> Curves:
         """Return the running mean over so many evaluations: see `running_mean`."""
@@ -197,11 +298,27 @@ def value_of(record: Record, field: str) -> float | None:
 
 @dataclass(frozen=True)
 class Row:
-    """One scheduler's line of the table: estimates by field, and differences to the baseline."""
+    """One scheduler's line of the table.
+
+    Attributes
+    ----------
+    label
+        The scheduler.
+    cells
+        Estimates by field.
+    differences
+        Differences to the baseline by field, seed by seed.
+    p
+        Their p-values by field, corrected by Holm's method over the schedulers of the table.
+    left_out
+        Seeds by field whose value is no finite number, and does not count.
+    """
 
     label: str
     cells: dict[str, Estimate]
     differences: dict[str, Estimate]
+    p: dict[str, float]
+    left_out: dict[str, tuple[int, ...]]
 
 
 def summarise(
@@ -227,15 +344,29 @@ def summarise(
     (3.0, 2.0)
     """
     lines = list(records)
-    last = {field: curves(lines, field, labels).last() for field in (*ACCURACIES, *TOTALS)}
-    rows = []
-    for label in labels:
-        cells = {field: estimate(numbers[label]) for field, numbers in last.items()}
-        differences = {}
-        if baseline is not None and label != baseline:
-            for field in ("worst", "worst20", "average"):
-                differences[field] = paired(last[field][label], last[field][baseline])
-        rows.append(Row(label, cells, differences))
+    seeds = sorted({int(record["seed"]) for record in lines})
+    rows = [Row(label, {}, {}, {}, {}) for label in labels]
+    for field in (*ACCURACIES, *TOTALS):
+        found = curves(lines, field, labels)
+        last = found.last()
+        shown = any(np.isfinite(numbers).any() for numbers in last.values())
+        # An accuracy that no run has was lost; a TV distance may not be defined.
+        shown |= field in ACCURACIES and any(field in record for record in lines)
+        for row in rows:
+            numbers = last[row.label]
+            row.cells[field] = estimate(numbers, BOUNDS[field])
+            finite = {seed for seed, x in zip(found.seeds, numbers, strict=True) if np.isfinite(x)}
+            if shown and finite != set(seeds):
+                row.left_out[field] = tuple(seed for seed in seeds if seed not in finite)
+        if baseline is None or field not in COMPARED:
+            continue
+        others = [row for row in rows if row.label != baseline]
+        for row in others:
+            row.differences[field] = paired(last[row.label], last[baseline])
+        p = corrected({row.label: row.differences[field] for row in others})
+        for row in others:
+            if row.label in p:
+                row.p[field] = p[row.label]
     return rows
 
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from adcs.experiments.lettering import add_legend, fold
+from adcs.experiments.lettering import add_legend, fold, mathtext
 from adcs.theory.report import Analysis
 
 # Okabe and Ito's colours; line styles differ as well.
 CURVES = {
-    "bias": ("bias $\\|g_S - g_N\\|$", "#000000", "-"),
+    "bias": ("bias ‖g_S - g_N‖", "#000000", "-"),
     "general": ("general bound", "#D55E00", "--"),
     "centred": ("general bound, centred", "#E69F00", "-."),
     "theorem1": ("Theorem 1, right-hand side", "#0072B2", ":"),
     "masses": ("cluster bound by masses", "#009E73", (0, (5, 1, 1, 1, 1, 1))),
-    "gradient_norm": ("gradient norm $\\|g_N\\|$", "#999999", (0, (1, 1))),
+    "gradient_norm": ("gradient norm ‖g_N‖", "#999999", (0, (1, 1))),
 }
+
+CLUSTERED = ("theorem1", "masses")
+"""The curves that there are for clusters only."""
 
 TITLE = 32
 """Characters in a line of a panel's title."""
@@ -33,9 +37,15 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
     from matplotlib.figure import Figure
 
     names = [row["scheduler"] for row in analysis.schedulers]
+    # Clusters in a few rounds are no curve.
+    unclustered = {
+        row["scheduler"]
+        for row in analysis.schedulers
+        if row.get("structured") is not None and row["theorem1"] is None
+    }
     columns = min(3, len(names))
     lines = -(-len(names) // columns)
-    titles = [fold(name, TITLE) for name in names]
+    titles = [mathtext(fold(name, TITLE)) for name in names]
     figure = Figure(figsize=(max(4.2 * columns, 6.6), 3.0 * lines + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
@@ -46,6 +56,8 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
         rows = [row for row in analysis.rounds if row["scheduler"] == names[place]]
         ticks = sorted({row["server_round"] for row in rows})
         for key, (label, colour, style) in CURVES.items():
+            if key in CLUSTERED and names[place] in unclustered:
+                continue
             means = []
             for tick in ticks:
                 values = [r[key] for r in rows if r["server_round"] == tick and r[key] is not None]
@@ -70,8 +82,12 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
             axes.tick_params(labelbottom=True)
         if place % columns == 0:
             axes.set_ylabel("norm (loss per unit of parameter)")
-    handles, texts = grid[0, 0].get_legend_handles_labels()
-    add_legend(figure, handles, texts, 3)
+    shown: dict[str, Any] = {}
+    for axes in grid.flat:
+        handles, labels = axes.get_legend_handles_labels()
+        shown |= dict(zip(labels, handles, strict=True))
+    texts = [label for label, *_ in CURVES.values() if label in shown]
+    add_legend(figure, [shown[text] for text in texts], texts, 3)
     target = Path(path)
     # The PDF's creation date would make equal figures differ.
     pdf = target.suffix == ".pdf"

@@ -1,4 +1,4 @@
-"""A past choice in words: for each pick why it is in, for each client left out what it lacked."""
+"""A past choice in words: for each pick why it is in, for each client left out why it is not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from typing import Any
 
 from adcs._types import ClientId
 from adcs.dpp.explain import Miss
-from adcs.experiments.replay import Choice
+from adcs.schedulers.choice import Choice
 
 Table = tuple[str, list[str], list[list[str]]]
+
+REASONS = (
+    "The reason is what would have let a client in: rules, if there were no caps and nobody had a "
+    "place beforehand; redundant with X, if X were absent (and not for the place of X alone); "
+    "quality, if its quality were the best among the chosen; tie, if its id were the smaller one; "
+    "redundant with several, if its update had nothing in common with the others'."
+)
 
 
 def tables(choice: Choice) -> list[Table]:
@@ -31,7 +38,7 @@ def tables(choice: Choice) -> list[Table]:
             "yes" if client in chosen else "no",
             _number(gains.get(client)),
             str(near[client][0]) if client in near else "–",
-            _number(near[client][1]) if client in near else "–",
+            _likeness(near[client][1]) if client in near else "–",
         ]
         for client in order
     ]
@@ -61,7 +68,7 @@ def _determinantal(choice: Choice) -> list[Table]:
             _number(pick.score.diversity),
             _number(pick.gain),
             "–" if pick.nearest is None else str(name[pick.nearest]),
-            _number(pick.similarity),
+            _likeness(pick.similarity),
         ]
         for step, pick in enumerate(found.picks, start=1)
     ]
@@ -76,14 +83,14 @@ def _determinantal(choice: Choice) -> list[Table]:
             _behind(miss.winning.quality - miss.score.quality),
             _behind(miss.winning.diversity - miss.score.diversity),
             _behind(miss.winning.total - miss.score.total),
-            miss.lacked,
+            _reason(miss, choice),
             str(name[miss.nearest]),
-            _number(miss.similarity),
+            _likeness(miss.similarity),
         ]
         for miss in found.left_out
     ]
     lost = ["client", "quality q", "closest at pick", "lost to", "in θ q", "in (1-θ) log r²"]
-    lost += ["in score", "lacked", "nearest chosen", "similarity"]
+    lost += ["in score", "reason", "nearest chosen", "similarity"]
     return [("Chosen", heads, picks), ("Left out", lost, misses)]
 
 
@@ -117,8 +124,8 @@ def sentence(choice: Choice, client: ClientId) -> str:
         other, likeness = choice.nearest[client]
         verb = "chosen" if chosen else "left out"
         return (
-            f"Client {client} was {verb}; the chosen client most like it is {other} "
-            f"(similarity {likeness:z.3f})."
+            f"Client {client} was {verb}; the nearest chosen client is {other} "
+            f"(similarity {_likeness(likeness)})."
         )
     if choice.drawn:
         return f"Client {client} was not drawn. {at_random(choice)}"
@@ -137,8 +144,8 @@ def _determinantal_sentence(choice: Choice, client: ClientId) -> str:
             near = (
                 "it is the only one chosen"
                 if pick.nearest is None
-                else f"the chosen client most like it is {name[pick.nearest]} "
-                f"(similarity {pick.similarity:z.3f})"
+                else f"the nearest chosen client is {name[pick.nearest]} "
+                f"(similarity {_likeness(pick.similarity)})"
             )
             added = (
                 "it added no direction of its own"
@@ -155,27 +162,80 @@ def _determinantal_sentence(choice: Choice, client: ClientId) -> str:
     return _missed(next(miss for miss in found.left_out if miss.row == row), choice)
 
 
+def _reason(miss: Miss, choice: Choice) -> str:
+    """Return in a few words why a client was left out."""
+    return {
+        "rules": "rules",
+        "redundant": f"redundant with {choice.known[miss.nearest]}",
+        "quality": "quality",
+        "tie": "tie",
+        "several": "redundant with several",
+    }[miss.reason]
+
+
 def _missed(miss: Miss, choice: Choice) -> str:
     name = choice.known
     client, winner, near = name[miss.row], name[miss.winner], name[miss.nearest]
-    if miss.lacked == "nothing" and winner in choice.waited:
+    found = choice.explanation
+    assert found is not None
+    best = max(pick.quality for pick in found.picks)
+    nearest = f"the nearest chosen client is {near} (similarity {_likeness(miss.similarity)})"
+    lifted = f"with a quality of {best:z.3f}, the best among the chosen"
+    if miss.reason == "rules":
+        causes = ["a cap"] * choice.capped + ["a required client"] * bool(choice.required)
+        causes += ["a client that had waited too long"] * bool(choice.waited)
         return (
-            f"Client {client} was left out though its score was as high as that of {winner} at "
-            f"pick {miss.step + 1}: that place went to {winner} for having waited too long."
+            f"Client {client} was left out by {' or '.join(causes) or 'a rule'}, which left no "
+            f"place for it; {nearest}."
         )
-    if miss.lacked == "nothing":
+    if miss.reason == "tie":
+        last = name[found.picks[-1].row]
         return (
-            f"Client {client} was left out though its score was as high as that of {winner} at "
-            f"pick {miss.step + 1}: a cap, a required client or a tie decided."
+            f"Client {client} was left out by a tie: its score was that of {last} at the last "
+            f"pick, and ties go to the smaller id; {nearest}."
+        )
+    if miss.reason == "redundant":
+        why = (
+            f"as redundant with {near} (similarity {_likeness(miss.similarity)}): if {near} had "
+            "been absent, it would have been chosen."
+        )
+        if miss.with_quality:
+            why += f" So it would {lifted}; its own is {miss.quality:z.3f}."
+    elif miss.reason == "quality" and miss.with_quality:
+        why = (
+            f"for its quality, {miss.quality:z.3f}: {lifted}, it would have been chosen; {nearest}."
+        )
+    elif miss.reason == "quality":
+        why = (
+            f"for its quality, {miss.quality:z.3f}: it would have been left out even if its update "
+            f"had nothing in common with the others; {nearest}."
+        )
+    else:
+        why = (
+            f"as redundant with several of the chosen, not with {near} alone: if its update had "
+            f"nothing in common with the others, it would have been chosen; {nearest}."
         )
     quality = miss.winning.quality - miss.score.quality
     diversity = miss.winning.diversity - miss.score.diversity
     return (
-        f"Client {client} was left out. It came closest at pick {miss.step + 1}, "
+        f"Client {client} was left out {why} It came closest at pick {miss.step + 1}, "
         f"{_behind(quality + diversity)} client {winner}: {_behind(quality)} in quality, "
-        f"{_behind(diversity)} in diversity, so what it lacked is {miss.lacked}; the chosen "
-        f"client most like it is {near} (similarity {miss.similarity:z.3f})."
+        f"{_behind(diversity)} in diversity."
     )
+
+
+def _likeness(similarity: float | None) -> str:
+    """Return a cosine with what its sign means.
+
+    >>> _likeness(0.993), _likeness(-0.404), _likeness(-1e-5), _likeness(None)
+    ('0.993, similar', '-0.404, opposite', '0.000, unrelated', '–')
+    """
+    if similarity is None:
+        return "–"
+    sign = (
+        "unrelated" if abs(similarity) < 0.0005 else "similar" if similarity > 0.0 else "opposite"
+    )
+    return f"{_number(similarity)}, {sign}"
 
 
 def _behind(gap: float) -> str:
@@ -209,7 +269,7 @@ def _ranked_sentence(choice: Choice, client: ClientId, chosen: bool) -> str:
 
 
 def recorded_tables(record: Mapping[str, Any]) -> list[Table]:
-    """Return the tables of a record that holds its cohort's diagnostics, as Flower's runs do."""
+    """Return the tables of a record that holds no more than its cohort's diagnostics."""
     diagnostics: Mapping[str, Any] = record.get("diagnostics") or record
     columns = {
         key: {str(client): value for client, value in diagnostics[key]}

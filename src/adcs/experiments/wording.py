@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from adcs.experiments.statistics import Estimate, Row
+from adcs.experiments.statistics import COMPARED, FEWEST, LEVEL, Estimate, Row
 
 COLUMNS = {
     "worst": "worst",
@@ -19,6 +19,9 @@ COLUMNS = {
     "seconds": "virtual time",
 }
 """Fields of the table and their headings."""
+
+COSTS = ("updates", "bytes", "seconds")
+"""Fields that are often the same at every seed, and then have no ±."""
 
 
 def number(value: float, field: str) -> str:
@@ -47,37 +50,74 @@ def number(value: float, field: str) -> str:
 def spread(found: Estimate, field: str) -> str:
     """Return an estimate as mean ± half the interval's width.
 
+    Both ends are given where the interval is cut off at a bound; with fewer than three seeds, which
+    have no interval, the value of each seed.
+
     >>> spread(Estimate(0.5944, 0.0123, 5), "worst"), spread(Estimate(2.0, None, 1), "seconds")
     ('0.594 ± 0.012', '2.0 s')
+    >>> from adcs.experiments.statistics import SHARE, estimate
+    >>> spread(estimate([0.0, 0.1, 0.2], SHARE), "worst"), spread(estimate([0.5, 0.75]), "worst")
+    ('0.100 [0.000, 0.348]', '0.500 / 0.750')
     """
-    if found.half is None or (field in ("updates", "bytes", "seconds") and found.half == 0.0):
+    if found.half is None:
+        return _each(found, lambda value: number(value, field))
+    if field in COSTS and found.half == 0.0:
         return number(found.mean, field)
+    if found.is_cut:
+        ends = f"{number(found.low, field)}, {number(found.high, field)}"
+        return f"{number(found.mean, field)} [{ends}]"
     return f"{number(found.mean, field)} ± {number(found.half, field)}"
 
 
-def difference(found: Estimate) -> str:
-    """Return a difference with its sign and interval, and say whether it excludes zero.
+def _each(found: Estimate, form: Callable[[float], str]) -> str:
+    """Return the value of each seed, once if they read the same.
 
-    >>> difference(Estimate(0.1, 0.02, 5)), difference(Estimate(-0.01, 0.02, 5))
-    ('+0.100 [+0.080, +0.120]', '-0.010 [-0.030, +0.010]')
+    >>> from adcs.experiments.statistics import estimate
+    >>> _each(estimate([0.5, 0.5]), str), _each(estimate([]), str)
+    ('0.5', '–')
     """
-    return _with_interval(found, "+z.3f")
+    texts = [form(value) for value in found.values or [found.mean] * found.n]
+    return " / ".join(texts[:1] if len(set(texts)) == 1 else texts) or "–"
 
 
-def margin(found: Estimate) -> str:
+def difference(found: Estimate, p: float | None = None) -> str:
+    """Return a difference with its sign, its interval, and its p-value where one is given.
+
+    >>> difference(Estimate(0.1, 0.02, 5)), difference(Estimate(-0.01, 0.02, 5), 0.4321)
+    ('+0.100 [+0.080, +0.120]', '-0.010 [-0.030, +0.010], p = 0.432')
+    >>> from adcs.experiments.statistics import estimate
+    >>> difference(estimate([0.25, -0.5]))
+    '+0.250 / -0.500'
+    """
+    return _with_interval(found, p, "+z.3f")
+
+
+def margin(found: Estimate, p: float | None = None) -> str:
     """Return by how much something is so, with its interval; below zero it is not so.
 
-    >>> margin(Estimate(0.1, 0.02, 5)), margin(Estimate(-0.01, 0.02, 5))
-    ('0.100 [0.080, 0.120]', '-0.010 [-0.030, 0.010]')
+    >>> margin(Estimate(0.1, 0.02, 5), 0.0001), margin(Estimate(-0.01, 0.02, 5))
+    ('0.100 [0.080, 0.120], p < 0.001', '-0.010 [-0.030, 0.010]')
     """
-    return _with_interval(found, "z.3f")
+    return _with_interval(found, p, "z.3f")
 
 
-def _with_interval(found: Estimate, form: str) -> str:
-    mean = format(found.mean, form)
+def _with_interval(found: Estimate, p: float | None, form: str) -> str:
     if found.half is None:
-        return mean
-    return f"{mean} [{format(found.low, form)}, {format(found.high, form)}]"
+        return _each(found, lambda value: format(value, form))
+    text = f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
+    return text if p is None else f"{text}, {p_value(p)}"
+
+
+def p_value(p: float) -> str:
+    """Return a p-value in words; rounding never takes it across 0.05.
+
+    >>> p_value(0.0204), p_value(0.0001), p_value(0.9999), p_value(0.0497)
+    ('p = 0.020', 'p < 0.001', 'p = 1.000', 'p = 0.0497')
+    """
+    if p < 0.001:
+        return "p < 0.001"
+    digits = next((d for d in range(3, 12) if (round(p, d) < LEVEL) == (p < LEVEL)), 12)
+    return f"p = {p:.{digits}f}"
 
 
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -88,11 +128,88 @@ def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def difference_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and cells of the differences to the baseline."""
-    fields = ("worst", "worst20", "average")
+    """Return headings and cells of the differences to the baseline, with corrected p-values.
+
+    Columns without numbers are left out, and so are all lines where there are none.
+    """
     lines = [row for row in rows if row.differences]
-    heads = ["scheduler", *[COLUMNS[f] for f in fields]]
-    return heads, [[row.label, *[difference(row.differences[f]) for f in fields]] for row in lines]
+    shown = [f for f in COMPARED if any(row.differences[f].n for row in lines)]
+    heads = ["scheduler", *[COLUMNS[f] for f in shown]]
+    cells = [
+        [row.label, *[difference(row.differences[f], row.p.get(f)) for f in shown]] for row in lines
+    ]
+    return heads, cells if shown else []
+
+
+def table_note(seeds: Sequence[int]) -> str:
+    """Return what the cells of a comparison's table are.
+
+    >>> table_note([0]), table_note([3, 4])
+    ('One seed: there are no intervals (--seeds 5 gives them).', 'Cells give seed 3 / seed 4, and
+    one value where both agree: two seeds give no interval (--seeds 5 does).')
+    >>> table_note(range(5)).partition(". ")[0]
+    '± is half the width of the 95 % Student interval of the mean over 5 seeds'
+    """
+    if len(seeds) == 1:
+        return "One seed: there are no intervals (--seeds 5 gives them)."
+    if len(seeds) < FEWEST:
+        which = " / ".join(f"seed {seed}" for seed in seeds)
+        return (
+            f"Cells give {which}, and one value where both agree: two seeds give no interval "
+            "(--seeds 5 does)."
+        )
+    return (
+        f"± is half the width of the 95 % Student interval of the mean over {len(seeds)} seeds. An "
+        "interval that would pass a bound of its quantity (0 and 1 for accuracies, TV and Jain, 0 "
+        "and 0.5 for std, 0 for costs) is cut off there; then both ends are given."
+    )
+
+
+def difference_note(rows: Sequence[Row]) -> str:
+    """Return what the cells of the differences are."""
+    count = max((sum(f in row.p for row in rows) for f in COMPARED), default=0)
+    if count == 0:
+        return "Cells give the difference at each seed: two seeds give no interval."
+    text = (
+        "Differences are taken seed by seed. Brackets are 95 % Student intervals, each for its "
+        "difference alone. p is that of the paired, two-sided t-test"
+    )
+    if count == 1:
+        return f"{text}."
+    return (
+        f"{text}, corrected by Holm's method for the {count} schedulers that a column compares "
+        f"with the baseline: the probability that any p < {LEVEL} of a column is due to chance is "
+        f"at most {LEVEL}."
+    )
+
+
+def left_out_note(rows: Sequence[Row]) -> str:
+    """Return which seeds of which schedulers do not count, as one sentence; "" for none.
+
+    >>> left_out_note([Row("A", {}, {}, {}, {"worst": (3,), "average": (3,), "std": (2, 3)})])
+    'Left out, for their values are no finite numbers: A at seed 3 (worst, average), at seeds 2, 3
+    (std).'
+    """
+    parts = []
+    for row in rows:
+        fields: dict[tuple[int, ...], list[str]] = {}
+        for field, seeds in row.left_out.items():
+            fields.setdefault(seeds, []).append(COLUMNS[field])
+        found = [f"at {seed_names(seeds)} ({', '.join(names)})" for seeds, names in fields.items()]
+        if found:
+            parts.append(f"{row.label} {', '.join(found)}")
+    if not parts:
+        return ""
+    return f"Left out, for their values are no finite numbers: {'; '.join(parts)}."
+
+
+def seed_names(seeds: Sequence[int]) -> str:
+    """Return seeds in words.
+
+    >>> seed_names([3]), seed_names([0, 4])
+    ('seed 3', 'seeds 0, 4')
+    """
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def numbers(rows: Sequence[Row]) -> tuple[list[str], list[list[str | float | int | None]]]:
@@ -103,19 +220,22 @@ def numbers(rows: Sequence[Row]) -> tuple[list[str], list[list[str | float | int
     ['scheduler', 'measure', 'mean', 'low', 'high']
     """
     heads = ["scheduler", "measure", "mean", "low", "high", "seeds"]
-    heads += ["difference", "difference_low", "difference_high"]
+    heads += ["difference", "difference_low", "difference_high", "p_holm", "left_out_seeds"]
     lines: list[list[str | float | int | None]] = []
     for row in rows:
         for field in COLUMNS:
             cell, gap = row.cells[field], row.differences.get(field)
-            if cell.n:
+            if cell.n or field in row.left_out:
                 against = _ends(gap) if gap is not None else [None] * 3
-                lines.append([row.label, field, *_ends(cell), cell.n, *against])
+                seeds = " ".join(map(str, row.left_out.get(field, ())))
+                ends = [*_ends(cell), cell.n, *against, row.p.get(field), seeds]
+                lines.append([row.label, field, *ends])
     return heads, lines
 
 
 def _ends(found: Estimate) -> list[float | None]:
-    return [found.mean, *([None, None] if found.half is None else [found.low, found.high])]
+    mean = found.mean if found.n else None
+    return [mean, *([None, None] if found.half is None else [found.low, found.high])]
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from adcs.flower.evaluation import summarise
 from adcs.flower.logs import log
 from adcs.run_folder import Ledger, RunFolder, plain
 from adcs.schedulers.base import Cohort, Scheduler
+from adcs.schedulers.choice import RECORDED_LIMIT, as_record, look
 
 TASK = "flower"
 PER_CLIENT_LIMIT = 1000
@@ -31,6 +32,8 @@ class RoundRecord:
         The clients that were probed, and those whose answers were used.
     cohort
         Who was chosen, with the scheduler's diagnostics.
+    choice
+        What `adcs explain` needs of how that came about; empty if nobody keeps it.
     trained
         The clients whose replies were aggregated.
     refused
@@ -56,6 +59,7 @@ class RoundRecord:
     asked: tuple[ClientId, ...] = ()
     answered: list[ClientId] = field(default_factory=list)
     cohort: Cohort = field(default_factory=lambda: Cohort((), ()))
+    choice: dict[str, Any] = field(default_factory=dict)
     trained: list[ClientId] = field(default_factory=list)
     refused: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, Any]] = field(default_factory=list)
@@ -147,7 +151,8 @@ class Recorder:
             self._folder = RunFolder.create(folder, ours)
         state = self._folder.load_checkpoint(TASK)
         if state is not None:
-            self._resume(state)
+            with self._folder.restoring(TASK):
+                self._resume(state)
 
     def _resume(self, state: Mapping[str, Any]) -> None:
         self._scheduler.restore(state["scheduler"])
@@ -157,6 +162,15 @@ class Recorder:
         self.sizes = dict(state["sizes"])
         self.keys = None if state["keys"] is None else tuple(state["keys"])
         self._offset = int(state["offset"])
+
+    def explain(self, note: RoundRecord, available: Sequence[ClientId]) -> None:
+        """Record why the cohort was chosen, right after selection."""
+        if self._folder is None or len(available) > RECORDED_LIMIT:
+            return
+        try:
+            note.choice = as_record(look(self._scheduler, available, note.cohort))
+        except Exception as error:  # a scheduler of somebody's own; the round goes on without it
+            log.warning("round %d: the choice has no explanation: %s", self.rounds_done + 1, error)
 
     def close(self, note: RoundRecord, clients: list[ClientId]) -> None:
         """Add a round that is done, and write it down."""
@@ -203,6 +217,7 @@ class Recorder:
             "weights": note.cohort.weights,
             "normalise": note.cohort.normalise,
             "diagnostics": note.cohort.diagnostics,
+            **({"choice": note.choice} if note.choice else {}),
             "trained": note.trained,
         }
         for name in ("refused", "failed", "silent", "late", "owing", "without_mod", "disputed"):
@@ -245,6 +260,10 @@ def settings(scheduler: Scheduler) -> dict[str, Any]:
     if rules:
         groups = [[client, str(group)] for client, group in rules.groups.items()]
         values |= {"required": rules.required, "groups": groups, "caps": rules.caps}
+        if rules.caps is not None:
+            values["unknown_group"] = (
+                None if rules.unknown_group is None else str(rules.unknown_group)
+            )
     return {"name": type(scheduler).__name__} | {
         # A function's own text holds an address, which is another one after a restart.
         name: plain("a function" if callable(value) else value)

@@ -133,6 +133,12 @@ class Scheduled(Strategy):
                 f"the strategy has fraction_train={fraction}: in each round the scheduler sees "
                 "only the nodes that it draws; set fraction_train=1.0",
             )
+        if scheduler.constraints.caps is not None and not authenticated:
+            self._once(
+                "caps",
+                "caps hold for client ids, and without authenticated=True a node is not held to "
+                "one: it may claim that of another client, or come back under a new one",
+            )
         if self.rounds_done:
             log.info("going on after round %d of %s", self.rounds_done, folder)
 
@@ -194,6 +200,7 @@ class Scheduled(Strategy):
         willing = tuple(client for client in free if client not in in_vain)
         note.cohort = self.scheduler.select(number, willing or free, m)
         note.schedule_seconds += time.perf_counter() - started
+        self._recorder.explain(note, willing or free)
         current.sent = [
             again(current.training[current.nodes[client]])
             for client in note.cohort.clients

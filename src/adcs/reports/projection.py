@@ -96,8 +96,8 @@ class Projection:
                         _check_finite(x, start)
                     add(x, sums[i])
                 start += block.shape[1]
-        scale = math.sqrt(math.isqrt(length) / self.size) if self.kind == "sparse" else 1.0
-        return sums * scale, squares
+            scale = math.sqrt(math.isqrt(length) / self.size) if self.kind == "sparse" else 1.0
+            return sums * scale, squares
 
     def _adder(
         self, start: int, width: int, length: int

@@ -251,15 +251,15 @@ class Scheduler(ABC):
         """
         server_round, m = _check_round(server_round), _check_m(m)
         clients = self._in_order(available)
-        self.pending = _sorted_ids(pending, "pending") if len(pending) else ()
-        if self.pending:
-            pending_set = set(self.pending)
+        pending = self.pending = _sorted_ids(pending, "pending") if len(pending) else ()
+        if pending:
+            pending_set = set(pending)
             clients = tuple(client for client in clients if client not in pending_set)
         try:
             cohort = self._select(server_round, clients, m) if clients else Cohort((), ())
             last, last_clients, last_m = self._checked
             changed = cohort is not last or clients is not last_clients or m != last_m
-            if changed or self.pending:
+            if changed or pending:
                 self._check_cohort(cohort, clients, m)
                 self._checked = (cohort, clients, m)
         finally:
@@ -267,6 +267,8 @@ class Scheduler(ABC):
         refused = [{"client": client, "reason": reason} for client, reason in self._refused]
         self._refused = []
         diagnostics = {**cohort.diagnostics, "refused": refused}
+        if pending:
+            diagnostics["pending"] = list(pending)
         return Cohort(cohort.clients, cohort.weights, cohort.normalise, diagnostics)
 
     def state(self) -> dict[str, Any]:

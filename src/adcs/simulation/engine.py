@@ -292,12 +292,20 @@ class Simulation:
         names = [saved["name"] for saved in state["runs"]]
         if names != [run.name for run in self.runs]:
             raise ValueError(f"the state is of {names}, not of {[run.name for run in self.runs]}")
-        self.server_round = int(state["server_round"])
-        self.ws = np.array(state["ws"])
+        ws = np.array(state["ws"])
+        if (ws.shape, ws.dtype) != (self.ws.shape, self.ws.dtype):
+            raise ValueError(
+                f"the state's models are {ws.dtype} of shape {ws.shape}, not {self.ws.dtype} of "
+                f"shape {self.ws.shape}"
+            )
+        self.server_round, self.ws = int(state["server_round"]), ws
         for run, saved in zip(self.runs, state["runs"], strict=True):
+            counts = np.array(saved["counts"])
+            if counts.shape != run.counts.shape:
+                raise ValueError(f"the state is of {counts.size} clients, not {run.counts.size}")
             run.scheduler.restore(saved["scheduler"])
             run.ledger = Ledger(**saved["ledger"])
-            run.counts = np.array(saved["counts"])
+            run.counts = counts
 
 
 def _sketches(sketcher: Sketcher, rows: FloatArray) -> list[Sketch | None]:

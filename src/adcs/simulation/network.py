@@ -15,6 +15,9 @@ from scipy.special import ndtri
 from adcs._hashing import uniforms
 from adcs._types import Float64Array, IndexArray
 
+LONGEST = 10**9
+"""The most rounds in a spell."""
+
 
 @dataclass(frozen=True)
 class NetworkSettings:
@@ -62,8 +65,10 @@ class NetworkSettings:
             raise ValueError(f"network availability must lie in (0, 1], got {self.availability!r}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"network dropout must lie in [0, 1), got {self.dropout!r}")
-        if not isinstance(self.spell, int) or self.spell < 1:
-            raise ValueError(f"network spell must be a whole number >= 1, got {self.spell!r}")
+        if not isinstance(self.spell, int) or not 1 <= self.spell <= LONGEST:
+            raise ValueError(
+                f"network spell must be a whole number from 1 to {LONGEST:,}, got {self.spell!r}"
+            )
 
 
 class Network:

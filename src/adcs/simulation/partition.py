@@ -17,6 +17,9 @@ Rng = np.random.Generator
 
 LEAST_TEST = 10  # a client is tested on at least so many examples, where the data has them
 
+EXAMPLES = {"alpha": 0.5}
+"""A value for each setting that has no default."""
+
 
 @dataclass(frozen=True, eq=False)
 class Partition:
@@ -96,7 +99,10 @@ def check_settings(kind: str, settings: Iterable[str]) -> dict[str, Any]:
             raise ValueError(f"{setting!r} is no setting of {name}; it takes {', '.join(takes)}")
     for setting, parameter in takes.items():
         if parameter.default is parameter.empty and setting not in settings:
-            raise ValueError(f"a {name} partition needs {setting}")
+            raise ValueError(
+                f"a {name} partition needs {setting}, for example "
+                f"--partition-settings {setting}={EXAMPLES[setting]}"
+            )
     hints = get_type_hints(KINDS[name])
     return {setting: hints[setting] for setting in takes}
 

@@ -37,6 +37,9 @@ from adcs.metrics import selection_bias
 from adcs.theory.clustering import find_clusters
 from adcs.theory.gram import as_weights, cohort_shares, cosines, gram_matrix, quadratic
 
+UNIT = 2.0**-53
+"""The relative rounding of one operation in float64."""
+
 
 class Condition(NamedTuple):
     """One inequality, `value` below `limit`; the margin is what is left, negative if it fails."""
@@ -89,6 +92,9 @@ class ClusterCheck:
         The bound from the cohort's cluster weights as they are, which always holds.
     bias
         ||g_S - g_N||.
+    slack
+        How far rounding may have put the bound below its true value: a bias is above the bound
+        for certain only if it exceeds `bound + slack`.
     """
 
     labels: IndexArray
@@ -105,6 +111,7 @@ class ClusterCheck:
     bound: float
     mass_bound: float
     bias: float
+    slack: float
 
     @property
     def failed(self) -> tuple[str, ...]:
@@ -144,6 +151,7 @@ def check_clusters(
     theta: float = 0.0,
     weights: ArrayLike | None = None,
     chosen: ArrayLike | None = None,
+    rounding: float = 0.0,
 ) -> ClusterCheck:
     """Check Theorem 1's conditions and return its bound beside the actual bias.
 
@@ -156,7 +164,8 @@ def check_clusters(
     gram
         N x N inner products of updates, in place of them.
     labels
-        The cluster of each client; None finds clusters (see `find_clusters`).
+        The cluster of each client; None finds clusters (see `find_clusters`), and it is an error
+        if there is no cluster structure.
     representatives
         The vectors c_k, K x d, in the order of sorted labels; with `gram`, K x N coefficients
         over the updates. None takes each cluster's mean.
@@ -166,6 +175,9 @@ def check_clusters(
         The clients' weights p; None is uniform.
     chosen
         The cohort; None finds an exact MAP solution, which is meant for N up to about 30.
+    rounding
+        The relative error of the entries of `gram` as they are given; that of float64 arithmetic
+        is added to it.
 
     Examples
     --------
@@ -185,7 +197,10 @@ def check_clusters(
     q = as_quality(quality, n)
     p = as_weights(weights, n)
     if labels is None:
-        codes = find_clusters(gram=matrix)
+        found = find_clusters(gram=matrix)
+        if found is None:
+            raise ValueError("labels must be given: no cluster structure found in these updates")
+        codes = found
     else:
         codes = np.unique(np.asarray(labels), return_inverse=True)[1].reshape(-1).astype(np.intp)
         if codes.size != n:
@@ -194,7 +209,9 @@ def check_clusters(
             )
     k = int(codes.max()) + 1
     member = np.equal.outer(np.arange(k), codes).astype(np.float64)
-    inner, r = _representatives(matrix, updates, representatives, member * p, codes)
+    inner, r, error = _representatives(
+        matrix, updates, representatives, member * p, codes, rounding
+    )
     kappa = float(np.sqrt(max(float(inner.diagonal().min()), 0.0)))
     mu = _separation(inner)
     log_w = 2.0 * alpha(theta) * q
@@ -216,6 +233,7 @@ def check_clusters(
     distinct = taken.size == m
     # Theorem 1 as it stands gives 1/m to each cluster taken; with weights, the member's share.
     share = member @ a if distinct else np.isin(np.arange(k), taken) / m
+    norm = quadratic(inner, share - member @ p)
     return ClusterCheck(
         labels=codes,
         chosen=index,
@@ -228,10 +246,40 @@ def check_clusters(
         r_star=r_star,
         conditions=conditions,
         distinct=distinct,
-        bound=quadratic(inner, share - member @ p) + 2.0 * r,
+        bound=norm + 2.0 * r,
         mass_bound=quadratic(inner, member @ (a - p)) + r * float(np.abs(a - p).sum()),
         bias=selection_bias(matrix, a, p),
+        slack=error.of(norm, share - member @ p)
+        + 2.0 * error.r
+        # The shares themselves are rounded, which counts where their differences are zero.
+        + 4.0 * UNIT * float((a + p) @ np.sqrt(matrix.diagonal())),
     )
+
+
+class _Error(NamedTuple):
+    """Bounds on the rounding of ||sum_k x_k c_k|| and of r.
+
+    Every quantity is a norm ||G v||, v its coefficients over the updates, computed as the root of
+    v^T L v. The entries of L are off by at most eps ||g_i|| ||g_j||. Here eps is the error they
+    were given with (by Cauchy and Schwarz |L_ij| <= ||g_i|| ||g_j||), and UNIT for each of
+    the additions on the way: d in an inner product of float64 rows of length d, 2 N in the form
+    itself (Higham 2002, "Accuracy and Stability of Numerical Algorithms", section 3.1). So
+
+        | fl(v^T L v) - ||G v||^2 | <= eps s^2,    s = sum_i |v_i| ||g_i||,
+
+    and ||G v|| <= sqrt(fl + eps s^2). For one cluster's representative s is its entry in `sizes`.
+    """
+
+    eps: float
+    sizes: Float64Array
+    r: float
+
+    def of(self, norm: float, shares: Float64Array) -> float:
+        return _missing(norm, self.eps, float(np.abs(shares) @ self.sizes))
+
+
+def _missing(norm: float, eps: float, size: float) -> float:
+    return math.sqrt(norm**2 + eps * size**2) - norm
 
 
 def _representatives(
@@ -240,8 +288,9 @@ def _representatives(
     representatives: ArrayLike | None,
     mass: Float64Array,
     codes: IndexArray,
-) -> tuple[Float64Array, float]:
-    """Return the inner products <c_k, c_l>, and r."""
+    rounding: float,
+) -> tuple[Float64Array, float, _Error]:
+    """Return the inner products <c_k, c_l>, r, and how far rounding may have changed them."""
     k, n = mass.shape
     rows = None if updates is None else as_rows(updates).astype(np.float64, copy=False)
     given = mass / mass.sum(axis=1, keepdims=True)
@@ -252,13 +301,20 @@ def _representatives(
             raise ValueError(f"representatives must have shape {shape}, got {given.shape}")
     elif rows is not None:
         given = given @ rows
+    eps = rounding + (2 * n + (0 if rows is None else rows.shape[1])) * UNIT
     if rows is not None:
         # Not from inner products: those of nearly equal vectors lose half of the digits.
-        return given @ given.T, float(row_norms(rows - given[codes]).max())
+        sizes = row_norms(given)
+        largest = float(row_norms(rows).max() + sizes.max())
+        r = float(row_norms(rows - given[codes]).max())
+        return given @ given.T, r, _Error(eps, sizes, eps * largest)
     cross = given @ gram
     inner = cross @ given.T
     square = gram.diagonal() - 2.0 * cross[codes, np.arange(n)] + inner.diagonal()[codes]
-    return inner, float(np.sqrt(max(float(square.max()), 0.0)))
+    r = float(np.sqrt(max(float(square.max()), 0.0)))
+    norms = np.sqrt(gram.diagonal())
+    apart = float((np.abs(np.eye(n) - given[codes]) @ norms).max())
+    return inner, r, _Error(eps, np.abs(given) @ norms, _missing(r, eps, apart))
 
 
 def _separation(inner: Float64Array) -> float:

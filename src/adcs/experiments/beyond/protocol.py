@@ -10,6 +10,7 @@ FOLDER/
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,18 @@ from typing import Any
 from adcs.experiments import wording
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.figures import Dots, dot_figure
+from adcs.experiments.records import checked_records
 from adcs.experiments.reproduce import Plan, alone, quick_look
-from adcs.experiments.statistics import Estimate, Record, curves, estimate, paired
+from adcs.experiments.statistics import (
+    SHARE,
+    Estimate,
+    Record,
+    curves,
+    estimate,
+    paired,
+    summarise,
+)
+from adcs.experiments.styles import rival, styles_of
 from adcs.run_folder import write_atomically
 
 OURS = "LiveADCS"
@@ -157,7 +168,8 @@ def judge(title: str, seen: bool, experiment: Experiment, records: Sequence[Reco
     worst = curves(records, "worst", labels).last()
     average = curves(records, "average", labels).last()
     rivals = [label for label in labels if label in protocol()["rivals"]]
-    best = max(rivals, key=lambda label: float(worst[label].mean()))
+    means = {label: estimate(worst[label]).mean for label in rivals}
+    best = max(rivals, key=lambda label: (not math.isnan(means[label]), means[label]))
     training = experiment.m * experiment.rounds
     final = [record for record in records if record["server_round"] == experiment.rounds]
 
@@ -169,10 +181,10 @@ def judge(title: str, seen: bool, experiment: Experiment, records: Sequence[Reco
     return Verdict(
         title=title,
         seen=seen,
-        uniform=estimate(worst["Uniform"]),
-        rival=estimate(worst[best]),
-        control=estimate(worst[next(iter(protocol()["control"]))]),
-        ours=estimate(worst[OURS]),
+        uniform=estimate(worst["Uniform"], SHARE),
+        rival=estimate(worst[best], SHARE),
+        control=estimate(worst[next(iter(protocol()["control"]))], SHARE),
+        ours=estimate(worst[OURS], SHARE),
         rival_name=best,
         gap=paired(worst[OURS], worst[best]),
         average=paired(average[OURS], average["Uniform"]),
@@ -215,13 +227,14 @@ class BeyondPlan(Plan):
         settings = []
         for name, case in protocol()["case"].items():
             folder, experiment = self.open(name)
-            records = list(folder.records())
+            records = checked_records(folder, experiment)
             verdicts.append(judge(case["title"], case["seen"], experiment, records))
             settings.append((case["title"], experiment, records))
         figure = dot_figure(
             self.base / "figures" / "beyond",
             "LiveADCS at its defaults, and the best rival at its best setting",
             [_dots(verdict) for verdict in verdicts],
+            {**styles_of({"Uniform": "Uniform", OURS: OURS}), "best rival": rival()},
         )
         parts = ["# Beyond the paper", f"![beyond](figures/{figure[1].name})"]
         if self.caveat is not None:
@@ -233,6 +246,10 @@ class BeyondPlan(Plan):
             "The control is PowerOfChoice by the losses of the round before: it asks all clients "
             "in every round, but does not know the mini-batches that it chooses."
         )
+        parts.append(
+            "Intervals are paired 95 % Student intervals, each for its case alone. They are not "
+            "corrected for the number of cases: a correction would make fewer cases bold."
+        )
         parts += ["## Every setting", *[_settings(*entry) for entry in settings]]
         parts += ["## Ablation", self._ablation()]
         write_atomically(self.base / "summary.md", ("\n\n".join(parts) + "\n").encode())
@@ -243,7 +260,7 @@ class BeyondPlan(Plan):
         columns: dict[str, dict[str, str]] = {}
         for case in declared["ablation"]["cases"]:
             folder, experiment = self.open(ABLATION + case)
-            records = list(folder.records())
+            records = checked_records(folder, experiment)
             labels = list(experiment.schedulers)
             worst = curves(records, "worst", labels).last()
             average = curves(records, "average", labels).last()
@@ -257,7 +274,8 @@ class BeyondPlan(Plan):
             for label in (OURS, *declared["ablation"]["variants"])
         ]
         return (
-            "Worst accuracy (average in brackets); below it, what changes without each idea.\n\n"
+            "Worst accuracy (average in brackets); below it, what changes without each idea, with "
+            "paired 95 % Student intervals that are not corrected for their number.\n\n"
             + wording.markdown(["", *columns], lines)
         )
 
@@ -269,13 +287,14 @@ def _settings(title: str, experiment: Experiment, records: Sequence[Record]) -> 
     lines = [
         [
             label,
-            wording.spread(estimate(worst[label]), "worst"),
-            wording.spread(estimate(average[label]), "average"),
+            wording.spread(estimate(worst[label], SHARE), "worst"),
+            wording.spread(estimate(average[label], SHARE), "average"),
         ]
         for label in labels
     ]
     heads = [f"{title}, T = {experiment.rounds:,}", "worst", "average"]
-    return wording.markdown(heads, lines)
+    lost = wording.left_out_note(summarise(records, labels))
+    return wording.markdown(heads, lines) + (f"\n\n**{lost}**" if lost else "")
 
 
 def _dots(verdict: Verdict) -> Dots:

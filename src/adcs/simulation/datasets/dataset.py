@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +9,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from adcs._npz import Unreadable, read_npz
+from adcs._validation import near_by
 
 Features = NDArray[np.uint8] | NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -31,8 +32,8 @@ class Dataset:
         Classes, from 0 to classes - 1.
     classes : int
     label_names : tuple of str
-        A name for each class; the original label where the user's were other integers.
-    labels : tuple of int
+        A name for each class; the original label where the user's were other integers or text.
+    labels : tuple of int or of str
         The user's label of each class; empty where they are 0 to classes - 1.
     scale : float
         Models see ``x * scale``: 1/255 for uint8 pixels, 1 for floats.
@@ -58,7 +59,7 @@ class Dataset:
     scale: float = 1.0
     groups: tuple[Labels, Labels] | None = None
     source: str = "memory"
-    labels: tuple[int, ...] = ()
+    labels: tuple[int, ...] | tuple[str, ...] = ()
 
 
 def from_arrays(
@@ -80,7 +81,7 @@ def from_arrays(
     x_train, x_test : array_like of shape (examples, ...)
         Finite numbers; all axes but the first are flattened into features.
     y_train, y_test : array_like of shape (examples,)
-        Whole numbers, any of them; every test label has training examples.
+        Whole numbers, any of them, or text; every test label has training examples.
     name : str
         What error messages and records call the set.
     label_names : sequence of str, optional
@@ -103,6 +104,8 @@ def from_arrays(
     >>> data = from_arrays(images, [-1, 1, -1, 1, -1, 1], images[:2], [-1, 1])
     >>> data.x_train.shape, data.x_train.dtype, data.label_names
     ((6, 784), dtype('uint8'), ('-1', '1'))
+    >>> from_arrays(images[:2], ["dog", "cat"], images[:1], ["dog"]).label_names
+    ('cat', 'dog')
     """
     a, b = np.asarray(x_train), np.asarray(x_test)
     if a.shape[1:] != b.shape[1:]:
@@ -116,6 +119,11 @@ def from_arrays(
         )
     train, test = _features(a, f"{name}: x_train"), _features(b, f"{name}: x_test")
     labels, test_labels = _labels(y_train, f"{name}: y_train"), _labels(y_test, f"{name}: y_test")
+    if labels.dtype.kind != test_labels.dtype.kind:
+        raise ValueError(
+            f"{name}: y_train holds {labels.tolist()[0]!r} and y_test {test_labels.tolist()[0]!r}; "
+            "labels are all whole numbers or all text"
+        )
     for part, x, y in (("train", train, labels), ("test", test, test_labels)):
         if len(x) != len(y):
             raise ValueError(f"{name}: x_{part} has {len(x)} examples and y_{part} {len(y)} labels")
@@ -162,28 +170,17 @@ def from_npz(path: str | Path) -> Dataset:
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"{path}: there is no such file")
+        raise ValueError(f"{path}: there is no such file{near_by(path)}")
     try:
-        archive = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        why = error.strerror if isinstance(error, PermissionError) else "it is not an .npz file"
-        raise ValueError(f"{path}: cannot be read, {why}") from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError(f"{path}: is a single array, not an .npz file with {', '.join(ARRAYS)}")
-    arrays = []
-    with archive:
-        for name in ARRAYS:
-            if name not in archive.files:
-                raise ValueError(
-                    f"{path}: {name} is missing; the file holds {', '.join(archive) or 'nothing'}"
-                )
-            try:
-                arrays.append(archive[name])
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-                pickled = "Object arrays" in str(error)
-                why = "it holds Python objects (pickles)" if pickled else str(error)
-                raise ValueError(f"{path}: {name} cannot be read, {why}") from error
-    return from_arrays(*arrays, name=str(path), source=str(path))
+        with path.open("rb") as file:
+            arrays = read_npz(file, ARRAYS)
+    except Unreadable as error:
+        raise ValueError(f"{path}: {error}") from error
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read, {error.strerror or error}") from error
+    except MemoryError as error:
+        raise ValueError(f"{path}: its arrays are larger than memory") from error
+    return from_arrays(*(arrays[name] for name in ARRAYS), name=str(path), source=str(path))
 
 
 def _features(x: NDArray[Any], what: str) -> Features:
@@ -205,8 +202,8 @@ def _features(x: NDArray[Any], what: str) -> Features:
     return numbers
 
 
-def _labels(y: ArrayLike, what: str) -> Labels:
-    """Return labels as int64; floats that are whole numbers will do."""
+def _labels(y: ArrayLike, what: str) -> NDArray[np.int64] | NDArray[np.str_]:
+    """Return labels as int64 or as text; floats that are whole numbers and ASCII bytes will do."""
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -214,8 +211,15 @@ def _labels(y: ArrayLike, what: str) -> Labels:
         raise ValueError(f"{what} is empty")
     if labels.ndim != 1:
         raise ValueError(f"{what} has shape {labels.shape}, not one label for each example")
+    if labels.dtype.kind == "S":
+        try:
+            labels = labels.astype(np.str_)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{what} holds bytes that are not ASCII text") from error
+    if labels.dtype.kind == "U":
+        return labels
     if labels.dtype.kind not in "buif":
-        raise ValueError(f"{what} holds {labels[0]!r}; labels are whole numbers")
+        raise ValueError(f"{what} holds {labels[0]!s}; labels are whole numbers or text")
     limit = 2**53  # beyond it, floats are no longer exact
     whole = (labels == np.floor(labels)) & (labels >= -limit) & (labels <= limit)
     if not whole.all():

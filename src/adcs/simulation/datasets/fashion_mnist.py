@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import zlib
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ SHA256 = {  # training images and labels, test images and labels
     "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
+LARGEST = 47_040_016
+"""Bytes of the largest of the four files: 60,000 images and a header."""
+
 LABELS = (
     "T-shirt/top",
     "Trouser",
@@ -105,11 +109,14 @@ def _read(folder: Path) -> dict[str, Images]:
     arrays = {}
     for stem, expected in SHA256.items():
         path = _find(stem, folder)
+        # The sums are of what is inside, so that is read first: no more of it than there can be.
         try:
-            data = path.read_bytes()
-            data = gzip.decompress(data) if path.suffix == ".gz" else data
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                data = file.read(LARGEST + 1)
         except (EOFError, zlib.error) as error:
             raise OSError(f"{path.name} is damaged ({error})") from error
+        if len(data) > LARGEST:
+            raise OSError(f"{path.name} holds more than {LARGEST:,} bytes")
         if (found := hashlib.sha256(data).hexdigest()) != expected:
             raise OSError(f"{path.name} has SHA-256 {found[:12]}…, not {expected[:12]}…")
         # IDX: two zero bytes, the type (8 is uint8), the number of axes, then their lengths.
@@ -170,6 +177,7 @@ def _keep(fetched: Path) -> str:
     """Copy the files into the cache and say so; without a writable cache, warn and go on."""
     target = cache_folder() / "fashion-mnist"
     try:
+        _make_private(target)
         for stem in SHA256:
             source = _find(stem, fetched)
             write_atomically(target / source.name, source.read_bytes())
@@ -178,6 +186,19 @@ def _keep(fetched: Path) -> str:
         return f"not kept: {error}"
     log.info("kept in %s", target)
     return f"kept in {target}"
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and its parents, those that do not exist for their owner alone.
+
+    An existing folder that everybody may write into is refused.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        path.chmod(0o700)  # whatever the umask is
+    if folder.stat().st_mode & 0o002:
+        raise OSError(f"{folder} may be written into by everybody")
 
 
 def _from_apt(scratch: Path) -> Path:
@@ -247,6 +268,22 @@ def _from_https(scratch: Path) -> Path:
     settings: dict[str, Any] = {"known_hash": None, "path": scratch}  # _read checks the content
     for stem in SHA256:
         log.info("downloading %s.gz", stem)
-        fetcher = pooch.HTTPDownloader(timeout=30, chunk_size=1 << 16)
-        pooch.retrieve(f"{OFFICIAL}{stem}.gz", fname=f"{stem}.gz", downloader=fetcher, **settings)
+        pooch.retrieve(f"{OFFICIAL}{stem}.gz", fname=f"{stem}.gz", downloader=_download, **settings)
     return scratch
+
+
+def _download(url: str, path: str, source: Any) -> None:
+    """Download a file, but no more bytes than the largest one has."""
+    import pooch
+
+    with _Bounded(path, "wb") as file:
+        pooch.HTTPDownloader(timeout=30, chunk_size=1 << 16)(url, file, source)
+
+
+class _Bounded(FileIO):
+    """A file that takes no more bytes than the largest one has."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > LARGEST:
+            raise OSError(f"the server sends more than {LARGEST:,} bytes")
+        return super().write(data)

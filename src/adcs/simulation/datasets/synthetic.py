@@ -19,6 +19,9 @@ SETTINGS = {
     "seed": int,
 }
 
+MOST = 10**6
+"""The most of anything that is counted."""
+
 
 def synthetic(
     clusters: int = 10,
@@ -66,6 +69,9 @@ def synthetic(
     >>> np.abs(np.round(centres @ centres.T / 4, 2)[0])
     array([1. , 0.2, 0.2, 0.2])
     """
+    for name, count in (("clusters", clusters), ("dimension", dimension), ("seed", seed)):
+        if not 0 <= count <= MOST:
+            raise ValueError(f"{name} is {count}; it is at least 0 and at most {MOST:,}")
     if clusters < 2:
         raise ValueError(f"clusters is {clusters}; it is at least 2")
     if not 0.0 <= mu < 1.0:
@@ -79,6 +85,11 @@ def synthetic(
         raise ValueError(
             f"per_cluster is {per_cluster} and test_per_cluster {test_per_cluster}; each of the "
             f"{clusters} clusters has at least one example"
+        )
+    if max(*sizes, test_per_cluster) > MOST:
+        raise ValueError(
+            f"per_cluster is {per_cluster} and test_per_cluster {test_per_cluster}; a cluster has "
+            f"at most {MOST:,} examples"
         )
     rng = np.random.default_rng(seed)
     # At zero parameters the gradient of an example is (x, 1) times +-(1/2, -1/2): its cosines are

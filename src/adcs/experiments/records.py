@@ -1,0 +1,109 @@
+"""Records of a run folder, checked before tables and figures are made of them.
+
+A line may be valid JSON and yet not what the engine wrote: a damaged disk, an edit by hand. What
+the readers rely on is checked here, line by line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from adcs.experiments.config import Experiment
+from adcs.experiments.hints import check_value
+from adcs.run_folder import RunFolder
+
+LARGEST = 2**53
+"""Whole numbers beyond it are no JSON numbers in a record."""
+
+NUMBER, NUMBERS = float | None, list[float | None]
+"""Null stands for a number that is not finite."""
+
+ALWAYS: Mapping[str, Any] = {
+    **dict.fromkeys(("worst", "worst20", "average", "std", "test_loss", "jain"), NUMBER),
+    **dict.fromkeys(
+        ("updates", "extra_updates", "loss_evaluations", "bytes_up", "bytes_down"), int
+    ),
+    "seconds": float,
+}
+"""Fields of every record of the simulation, by type."""
+
+TOGETHER: tuple[Mapping[str, Any], ...] = (
+    {"group_ratios": NUMBERS, "tv": NUMBER},
+    {"accuracy": NUMBERS, "losses": NUMBERS, "counts": list[int]},
+    {"bias": NUMBER, "gradient_norm": NUMBER},
+    {"cohort_weights": NUMBERS, "gram": NUMBERS, "batch_losses": NUMBERS},
+)
+"""Fields that a record has all or none of."""
+
+SHARES = ("worst", "worst20", "average", "std", "jain", "tv", "group_ratios", "accuracy")
+"""Fields whose numbers lie in [0, 1]."""
+
+
+def checked_records(folder: RunFolder, experiment: Experiment) -> list[dict[str, Any]]:
+    """Return the records of a simulation's run; a line that cannot be right is named in an error.
+
+    >>> import tempfile
+    >>> from adcs.experiments.config import from_dict
+    >>> from adcs.experiments.folders import create_run
+    >>> experiment = from_dict({"data": "synthetic", "clients": 10, "m": 5})
+    >>> folder = create_run(tempfile.mkdtemp() + "/run", experiment)
+    >>> with folder.writer("task") as lines:
+    ...     lines.append({"scheduler": "Uniform", "seed": 7, "server_round": 0})
+    >>> checked_records(folder, experiment)
+    Traceback (most recent call last):
+    ...
+    ValueError: ...task.jsonl, line 1 is broken (seed 7 is not of this run); bring back ...
+    """
+    groups = folder.config.get("groups")
+    lengths = dict.fromkeys(("accuracy", "losses", "counts"), experiment.clients)
+    lengths |= dict.fromkeys(("cohort_weights", "batch_losses"), experiment.clients)
+    lengths["gram"] = experiment.clients * (experiment.clients + 1) // 2
+    if groups is not None:
+        lengths["group_ratios"] = max(groups) + 1
+    seen: set[tuple[str, int, int]] = set()
+    records = []
+    for line in folder.lines():
+        record = line.record
+        with line.reading():
+            _check(record, experiment, lengths)
+        key = (record["scheduler"], record["seed"], record["server_round"])
+        if key in seen:
+            raise line.broken(f"{key[0]}, seed {key[1]}, round {key[2]} is there before")
+        seen.add(key)
+        records.append(record)
+    return records
+
+
+def _check(record: Mapping[str, Any], experiment: Experiment, lengths: Mapping[str, int]) -> None:
+    """Refuse a record that the experiment cannot have written."""
+    for key, value in (("scheduler", experiment.schedulers), ("seed", experiment.seed_list)):
+        if record[key] not in value:
+            raise ValueError(f"{key} {record[key]} is not of this run")
+    last = record["server_round"] == experiment.rounds
+    if not last and record["server_round"] not in range(
+        0, experiment.rounds, experiment.eval_every
+    ):
+        raise ValueError(f"round {record['server_round']} is not an evaluated one of this run")
+    hints = dict(ALWAYS)
+    for fields in TOGETHER:
+        if any(name in record for name in fields):
+            hints |= fields
+    for name, hint in hints.items():
+        if name not in record:
+            raise ValueError(f"{name} is missing")
+        check_value(name, record[name], hint)
+        _check_numbers(name, record[name])
+        if name in lengths and len(record[name]) != lengths[name]:
+            raise ValueError(f"{name} has {len(record[name])} entries, not {lengths[name]}")
+    if "gram" in record and "bias" not in record:
+        raise ValueError("bias is missing")
+
+
+def _check_numbers(name: str, value: Any) -> None:
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, int) and abs(number) > LARGEST:
+            raise ValueError(f"{name} holds {number}")
+        # Sums of floats may be a little beyond.
+        if name in SHARES and number is not None and not -1e-9 <= number <= 1 + 1e-9:
+            raise ValueError(f"{name} holds {number}, which does not lie in [0, 1]")

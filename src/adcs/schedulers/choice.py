@@ -1,0 +1,231 @@
+"""What a scheduler knew when it chose a cohort, and why it chose these clients."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from adcs._types import ClientId
+from adcs.dpp.constraints import Constraints
+from adcs.dpp.explain import Explanation, Miss, Pick, Score, explain
+from adcs.dpp.kernel import similarity, unit_rows
+from adcs.schedulers.base import Cohort, Scheduler, in_order
+from adcs.schedulers.client_dpp import ClientDPP, Determinantal
+from adcs.schedulers.constraints import CohortConstraints
+from adcs.schedulers.live_adcs import LiveADCS
+from adcs.schedulers.snapshot import SnapshotScheduler
+
+RECORDED_LIMIT = 200
+"""Up to this many clients a record of a choice says why the others were left out."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was known when a cohort was chosen.
+
+    Attributes
+    ----------
+    cohort
+        The cohort, with its diagnostics.
+    available
+        The clients to choose from.
+    theta
+        Weight of quality, for a determinantal scheduler; None for others.
+    known
+        The clients that it could choose by what they had reported, in the order of the rows of
+        `explanation`.
+    explanation
+        Picks and rows left out; None where the scheduler is not determinantal.
+    scores
+        What clients were ranked by, where they were ranked.
+    ranked_by
+        The name of that: "loss" or "norm".
+    nearest
+        For other schedulers that know updates: each client's most similar chosen one.
+    required
+        The clients that are in every cohort while they are available.
+    capped
+        Whether there are caps on groups.
+    """
+
+    cohort: Cohort
+    available: tuple[ClientId, ...]
+    theta: float | None = None
+    known: tuple[ClientId, ...] = ()
+    explanation: Explanation | None = None
+    scores: Mapping[ClientId, float] = field(default_factory=dict)
+    ranked_by: str | None = None
+    nearest: Mapping[ClientId, tuple[ClientId, float]] = field(default_factory=dict)
+    required: tuple[ClientId, ...] = ()
+    capped: bool = False
+
+    @property
+    def waited(self) -> tuple[ClientId, ...]:
+        """Those who are in for having waited too long, whatever their score."""
+        return tuple(self.cohort.diagnostics.get("waited", ()))
+
+    @property
+    def drawn(self) -> bool:
+        """Whether all places went, by a seeded draw, to clients without a usable report."""
+        drawn = self.cohort.diagnostics.get("drawn", ())
+        return bool(self.cohort.clients) and set(self.cohort.clients) <= set(drawn)
+
+
+def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) -> Choice:
+    """Return what a scheduler knew, right after it has chosen.
+
+    >>> from adcs.schedulers import PowerOfChoice
+    >>> from adcs.reports.report import ClientReport
+    >>> scheduler = PowerOfChoice()
+    >>> scheduler.observe(0, [ClientReport(c, 0, loss=c / 2) for c in range(3)], "probe")
+    >>> choice = look(scheduler, range(3), scheduler.select(0, range(3), 1))
+    >>> choice.ranked_by, choice.scores
+    ('loss', {0: 0.0, 1: 0.5, 2: 1.0})
+    """
+    clients = tuple(in_order(available))
+    diagnostics, constraints = cohort.diagnostics, scheduler.constraints
+    capped = constraints.caps is not None
+    choice = Choice(cohort, clients, required=constraints.required, capped=capped)
+    if choice.drawn:
+        if isinstance(scheduler, (SnapshotScheduler, LiveADCS)):
+            choice = replace(choice, known=tuple(scheduler.known_clients(clients)))
+        return choice
+    dpp = scheduler.dpp if isinstance(scheduler, Determinantal) else None
+    if dpp is not None and "gains" in diagnostics:
+        found = _explanation(dpp, constraints, diagnostics)
+        theta = dpp.scoring.theta
+        return replace(choice, theta=theta, known=tuple(dpp.clients), explanation=found)
+    if "scores" in diagnostics:
+        name, scores = _ranking(scheduler, clients, dict(diagnostics["scores"]))
+        return replace(choice, scores=scores, ranked_by=name)
+    return replace(choice, nearest=_nearest(scheduler, clients, cohort))
+
+
+def _explanation(
+    dpp: ClientDPP, constraints: CohortConstraints, diagnostics: Mapping[str, Any]
+) -> Explanation:
+    row = {client: i for i, client in enumerate(dpp.clients)}
+    pending = [row[client] for client in diagnostics.get("pending", ()) if client in row]
+    picks = [row[client] for client, _ in diagnostics["gains"]]
+    c = similarity(dpp.directions) if dpp.similarity is None else dpp.similarity
+    first = dict.fromkeys((*constraints.required, *diagnostics.get("waited", ())))
+    required = [row[client] for client in first if client in row and row[client] not in pending]
+    # The search starts from the pending clients, as if they had been picked before all others.
+    limits = Constraints(required=[*pending, *required])
+    if constraints.caps is not None:
+        labels = [constraints.group(client) for client in dpp.clients]
+        # Slots that were drawn for are not the search's to fill.
+        drawn = Counter(constraints.group(client) for client in diagnostics.get("drawn", ()))
+        caps = {
+            label: cap - drawn[label]
+            for label in labels
+            if (cap := constraints.cap(label)) is not None
+        }
+        limits = replace(limits, groups=labels, caps=caps)
+    found = explain(c, [*pending, *picks], dpp.quality, dpp.scoring.theta, dpp.scoring, limits)
+    left_out = [replace(miss, step=miss.step - len(pending)) for miss in found.left_out]
+    return Explanation(found.picks[len(pending) :], tuple(left_out))
+
+
+def _ranking(
+    scheduler: Scheduler, clients: tuple[ClientId, ...], chosen: Mapping[ClientId, float]
+) -> tuple[str, dict[ClientId, float]]:
+    """Return the reported number that the scores of the chosen are, for everyone who told it."""
+    newest = max(
+        (scheduler.reports[c].server_round for c in chosen if c in scheduler.reports), default=0
+    )
+    for name in ("loss", "update_norm"):
+        told = {
+            client: float(value)
+            for client in clients
+            if (report := scheduler.reports.get(client)) is not None
+            and report.server_round == newest
+            and (value := getattr(report, name)) is not None
+        }
+        if all(told.get(client) == score for client, score in chosen.items()):
+            return ("norm" if name == "length" else name), told
+    return "score", dict(chosen)
+
+
+def _nearest(
+    scheduler: Scheduler, clients: tuple[ClientId, ...], cohort: Cohort
+) -> dict[ClientId, tuple[ClientId, float]]:
+    vectors = {
+        client: report.vector
+        for client in clients
+        if (report := scheduler.reports.get(client)) is not None and report.vector is not None
+    }
+    known = list(vectors)
+    columns = [i for i, client in enumerate(known) if client in cohort.clients]
+    if not columns:
+        return {}
+    c = similarity(unit_rows(np.stack([v for v in vectors.values() if v is not None])))
+    np.fill_diagonal(c, -2.0)
+    best = [columns[i] for i in c[:, columns].argmax(axis=1)]
+    return {
+        client: (known[j], float(c[i, j]))
+        for i, (client, j) in enumerate(zip(known, best, strict=True))
+        if i != j
+    }
+
+
+def as_record(choice: Choice) -> dict[str, Any]:
+    """Return a choice, without its cohort, as JSON values; what it does not have is left out.
+
+    >>> as_record(Choice(Cohort.of([2]), (1, 2), scores={1: 0.5, 2: 0.7}, ranked_by="loss"))
+    {'available': [1, 2], 'scores': [[1, 0.5], [2, 0.7]], 'ranked_by': 'loss'}
+    """
+    record: dict[str, Any] = {
+        "available": list(choice.available),
+        "theta": choice.theta,
+        "known": list(choice.known),
+        "scores": [list(pair) for pair in choice.scores.items()],
+        "ranked_by": choice.ranked_by,
+        "nearest": [[client, *near] for client, near in choice.nearest.items()],
+        "required": list(choice.required),
+        "capped": choice.capped or None,
+    }
+    if choice.explanation is not None:
+        record |= asdict(choice.explanation)
+    return {key: value for key, value in record.items() if value not in (None, [])}
+
+
+def from_record(record: Mapping[str, Any], cohort: Cohort) -> Choice:
+    """Return the choice that `as_record` has made a record of.
+
+    >>> choice = Choice(Cohort.of([2]), (1, 2), scores={1: 0.5, 2: 0.7}, ranked_by="loss")
+    >>> from_record(as_record(choice), choice.cohort) == choice
+    True
+    """
+    explanation = None
+    if "picks" in record:
+        picks = [
+            # JSON has no infinity.
+            Pick(**{**pick, "gain": -math.inf if pick["gain"] is None else pick["gain"]})
+            for pick in map(_with_scores, record["picks"])
+        ]
+        misses = [Miss(**miss) for miss in map(_with_scores, record.get("left_out", ()))]
+        explanation = Explanation(tuple(picks), tuple(misses))
+    return Choice(
+        cohort,
+        tuple(record["available"]),
+        record.get("theta"),
+        tuple(record.get("known", ())),
+        explanation,
+        scores=dict(record.get("scores", ())),
+        ranked_by=record.get("ranked_by"),
+        nearest={client: (other, near) for client, other, near in record.get("nearest", ())},
+        required=tuple(record.get("required", ())),
+        capped=bool(record.get("capped")),
+    )
+
+
+def _with_scores(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: Score(**value) if isinstance(value, Mapping) else value for key, value in row.items()
+    }
