@@ -90,14 +90,14 @@ def test_a_supernode_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
 
     rest = [client for client in clients if client != victim]
     assert [line["server_round"] for line in lines] == [1, 2, 3, 4]
-    assert lines[0]["asked"] == lines[0]["answered"] == clients
+    assert lines[0]["probed"] == lines[0]["answered"] == clients
     assert len(lines[0]["chosen"]) == m
     assert sorted(lines[0]["trained"]) == sorted(lines[0]["chosen"])
     assert lines[1]["chosen"] == lines[0]["chosen"]
     assert sorted(lines[1]["trained"]) == sorted(set(lines[1]["chosen"]) - {victim})
     assert [(one["client"], one["stage"]) for one in lines[1]["failed"]] == [(victim, "training")]
-    assert lines[2]["asked"] == []
-    assert lines[3]["asked"] == lines[3]["answered"] == rest
+    assert lines[2]["probed"] == []
+    assert lines[3]["probed"] == lines[3]["answered"] == rest
     for line in lines[2:]:
         assert sorted(line["chosen"]) == sorted(line["trained"]) == rest
         assert not line["failed"]
@@ -131,8 +131,8 @@ def test_a_supernode_is_killed_during_a_probe(tmp_path: Path) -> None:
         lines = finished(federation, folder)
 
     rest = [0, 6, 18, 24]
-    assert lines[0]["asked"] == lines[0]["answered"] == clients
-    assert lines[1]["asked"] == clients
+    assert lines[0]["probed"] == lines[0]["answered"] == clients
+    assert lines[1]["probed"] == clients
     assert lines[1]["answered"] == rest
     assert [(one["client"], one["stage"]) for one in lines[1]["failed"]] == [(12, "probe")]
     assert len(lines[1]["chosen"]) == 3

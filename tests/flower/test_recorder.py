@@ -34,12 +34,12 @@ def test_the_folder_tells_the_run(toy: Any, tmp_path: Path) -> None:
     assert [line["server_round"] for line in lines] == [1, 2, 3]
     assert {(line["scheduler"], line["seed"]) for line in lines} == {("ADCS", 1)}
     first, last = lines[0], lines[-1]
-    assert first["asked"] == first["answered"] == [0, 1, 2, 3, 4, 5]
-    assert lines[1]["asked"] == []
-    assert first["chosen"] == list(run.notes[0].cohort.clients)
+    assert first["probed"] == first["answered"] == [0, 1, 2, 3, 4, 5]
+    assert lines[1]["probed"] == []
+    assert first["chosen"] == list(run.records[0].cohort.clients)
     assert [client for client, _ in first["diagnostics"]["gains"]] == first["chosen"]
     assert last["clients"] == [0, 1, 2, 3, 4, 5]
-    counts = [sum(c in note.trained for note in run.notes) for c in range(6)]
+    counts = [sum(c in record.trained for record in run.records) for c in range(6)]
     assert last["counts"] == counts
     assert last["updates"] == 6 + 2 * 3
     assert last["extra_updates"] == 6
@@ -58,7 +58,7 @@ def test_faults_are_in_the_record(toy: Any, tmp_path: Path) -> None:
     strategy = make(tmp_path / "run")
     toy.start(strategy, grid, 1, timeout=30.0)
     [line] = RunFolder.open(tmp_path / "run").records()
-    assert line["owing"] == [f"node:{grid.nodes[2].node_id}"]
+    assert line["pending"] == [f"node:{grid.nodes[2].node_id}"]
     assert line["without_mod"] == [f"node:{grid.nodes[1].node_id}"]
 
 
@@ -71,14 +71,14 @@ def test_a_restarted_server_goes_on_with_its_kernel(toy: Any, tmp_path: Path) ->
     for rounds in (3, 2, 2):
         # A new process: a new strategy and a new scheduler; the model was saved by the user.
         strategy = make(tmp_path / "parts")
-        close = strategy._recorder.close
-        strategy._recorder.close = lambda note, clients, close=close: (
-            cohorts.append(note.cohort.clients),
-            close(note, clients),
+        close = strategy.recorder.close
+        strategy.recorder.close = lambda record, clients, close=close: (
+            cohorts.append(record.cohort.clients),
+            close(record, clients),
         )
         arrays = strategy.start(grid, arrays, num_rounds=rounds).arrays
     assert strategy.rounds_done == 7
-    assert cohorts == [note.cohort.clients for note in whole.notes]
+    assert cohorts == [record.cohort.clients for record in whole.records]
     np.testing.assert_array_equal(arrays["w"].numpy(), whole.w)
     one = list(RunFolder.open(tmp_path / "whole").records())
     other = list(RunFolder.open(tmp_path / "parts").records())

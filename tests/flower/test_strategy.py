@@ -60,9 +60,9 @@ def test_every_strategy_trains_as_it_would_on_the_same_clients(
     base = STRATEGIES[name]()
     strategy = Scheduled(base, adcs.ADCS(refresh_every=2, sketch=sketch), clients_per_round=3)
     run = toy.start(strategy, toy.grid(), 1, evaluate_fn=evaluate_fn)
-    chosen = run.notes[0].cohort.clients
+    chosen = run.records[0].cohort.clients
     assert len(chosen) == 3
-    assert run.notes[0].trained == sorted(chosen)
+    assert run.records[0].trained == sorted(chosen)
     assert seen == [0, 1]
     assert run.result.evaluate_metrics_serverapp[1]["size"] == np.linalg.norm(run.w)
 
@@ -74,14 +74,14 @@ def test_every_strategy_trains_as_it_would_on_the_same_clients(
     ours, theirs = run.result.train_metrics_clientapp[1], plain.train_metrics_clientapp[1]
     assert ours["train_loss"] == pytest.approx(theirs["train_loss"])
     assert ours["adcs-chosen"] == ours["adcs-trained"] == 3
-    assert ours["adcs-asked"] == ours["adcs-answered"] == 6
+    assert ours["adcs-probed"] == ours["adcs-answered"] == 6
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_goes_on_for_rounds(toy: Any, name: str) -> None:
     strategy = Scheduled(STRATEGIES[name](), adcs.ADCS(refresh_every=2), clients_per_round=3)
     run = toy.start(strategy, toy.grid(), 5)
-    assert [len(note.trained) for note in run.notes] == [3] * 5
+    assert [len(record.trained) for record in run.records] == [3] * 5
     assert np.isfinite(run.w).all()
     assert strategy.rounds_done == 5
 
@@ -94,7 +94,7 @@ def test_the_strategys_own_config_reaches_the_handler_and_nothing_else(toy: Any)
     expected = {"lr": 0.1, "proximal-mu": 0.25}
     assert toy.configs[0] == {**expected, "server-round": 1}
     assert toy.configs[-1] == {**expected, "server-round": 2}
-    assert all(names == ["arrays", "config"] for names in toy.records)
+    assert all(names == ["arrays", "config"] for names in toy.record_names)
     assert dict(config) == {**expected, "server-round": 2}
 
 
@@ -111,9 +111,9 @@ def test_whole_probes_cost_what_the_paper_counts(
     run = toy.start(strategy, toy.grid(mod=mod), rounds)
     count = m * rounds + (toy.n - m) * math.ceil(rounds / refresh)
     assert len(toy.trained) == count
-    assert strategy._recorder.totals.updates == count
-    assert strategy._recorder.totals.extra_updates == (toy.n - m) * math.ceil(rounds / refresh)
-    assert all(len(note.trained) == m for note in run.notes)
+    assert strategy.recorder.costs.updates == count
+    assert strategy.recorder.costs.extra_updates == (toy.n - m) * math.ceil(rounds / refresh)
+    assert all(len(record.trained) == m for record in run.records)
 
 
 def test_sketched_probes_train_twice_and_leave_the_context_alone(toy: Any) -> None:
@@ -121,15 +121,15 @@ def test_sketched_probes_train_twice_and_leave_the_context_alone(toy: Any) -> No
     grid = toy.grid()
     run = toy.start(strategy, grid, 4)
     assert len(toy.trained) == 2 * toy.n + 2 * 4
-    assert strategy._recorder.totals.updates == 2 * toy.n + 2 * 4
-    assert strategy._recorder.totals.extra_updates == 2 * toy.n
+    assert strategy.recorder.costs.updates == 2 * toy.n + 2 * 4
+    assert strategy.recorder.costs.extra_updates == 2 * toy.n
     times = [
         node.context.state["times"]["n"] if "times" in node.context.state else 0
         for node in grid.nodes
     ]
-    chosen = [client for note in run.notes for client in note.cohort.clients]
+    chosen = [client for record in run.records for client in record.cohort.clients]
     assert times == [chosen.count(client) for client in range(toy.n)]
-    probe, later = run.notes[0].spent, run.notes[1].spent
+    probe, later = run.records[0].costs, run.records[1].costs
     answers = probe.bytes_up - later.bytes_up
     # Six answers of a sketch of 16 + 4 * 64 bytes, and a few numbers with their names.
     assert 6 * 272 < answers < 6 * (272 + 80)
@@ -154,7 +154,7 @@ def test_cohorts_are_those_of_the_scheduler_itself(toy: Any, sketch: Sketcher | 
             reports.append(ClientReport(c, number, loss=toy.loss(w, c), **signal))
         scheduler.observe(number, reports, "probe")
         chosen = scheduler.select(number, range(toy.n), m).clients
-        assert run.notes[number].cohort.clients == chosen
+        assert run.records[number].cohort.clients == chosen
         sizes = np.array([toy.examples(c) for c in chosen])
         steps = np.array([-LR * toy.gradient(w, c) for c in chosen])
         w = w + (sizes / sizes.sum()) @ steps
@@ -165,9 +165,9 @@ def test_uniform_sends_no_probe(toy: Any) -> None:
     strategy = Scheduled(FedAvg(), adcs.Uniform(seed=2), clients_per_round=2)
     run = toy.start(strategy, toy.grid(), 5)
     assert len(toy.trained) == 10
-    assert all(note.asked == () for note in run.notes)
+    assert all(record.probed == () for record in run.records)
     expected = [adcs.Uniform(seed=2).select(i, range(toy.n), 2).clients for i in range(5)]
-    assert [note.cohort.clients for note in run.notes] == expected
+    assert [record.cohort.clients for record in run.records] == expected
 
 
 def test_a_loss_alone_comes_from_the_evaluate_handler(toy: Any) -> None:
@@ -176,8 +176,8 @@ def test_a_loss_alone_comes_from_the_evaluate_handler(toy: Any) -> None:
     assert len(toy.trained) == 6
     assert len(toy.evaluated) == 18
     losses = [toy.loss(np.zeros(6), c) for c in range(toy.n)]
-    assert run.notes[0].cohort.clients == tuple(np.argsort(losses)[::-1][:2])
-    assert strategy._recorder.totals.loss_evaluations == 18
+    assert run.records[0].cohort.clients == tuple(np.argsort(losses)[::-1][:2])
+    assert strategy.recorder.costs.loss_evaluations == 18
 
 
 @pytest.mark.parametrize(("mod", "trainings"), [(True, 6 + 2), (False, 6)])
@@ -189,8 +189,8 @@ def test_a_norm_comes_from_the_mod_or_from_training(toy: Any, mod: bool, trainin
     norms = [np.linalg.norm(toy.gradient(np.zeros(6), c)) for c in range(toy.n)]
     largest = set(np.argsort(norms)[::-1][:2])
     partition = {f"node:{node.node_id}": i for i, node in enumerate(grid.nodes)}
-    assert {partition.get(c, c) for c in run.notes[0].cohort.clients} == largest
-    assert len(run.notes[0].trained) == 2
+    assert {partition.get(c, c) for c in run.records[0].cohort.clients} == largest
+    assert len(run.records[0].trained) == 2
 
 
 def test_training_messages_are_new_and_the_strategy_is_asked_once_a_round(toy: Any) -> None:
@@ -231,7 +231,7 @@ def test_training_messages_are_new_and_the_strategy_is_asked_once_a_round(toy: A
 def test_clients_per_round(toy: Any, setting: Any, sizes: list[int]) -> None:
     strategy = Scheduled(FedAvg(), adcs.Uniform(), clients_per_round=setting)
     run = toy.start(strategy, toy.grid(), 3)
-    assert [len(note.trained) for note in run.notes] == sizes
+    assert [len(record.trained) for record in run.records] == sizes
 
 
 @pytest.mark.parametrize("setting", [0, -1, 0.0, 1.5, True, "many"])
@@ -251,10 +251,10 @@ def test_eligible_says_who_may_be_asked(toy: Any) -> None:
     strategy = Scheduled(FedAvg(), adcs.ADCS(refresh_every=1), clients_per_round=2, eligible=even)
     run = toy.start(strategy, grid, 3)
     assert asked == {node.node_id for node in grid.nodes}
-    assert all(note.asked == (0, 2, 4) for note in run.notes)
+    assert all(record.probed == (0, 2, 4) for record in run.records)
     assert {client for client, _ in toy.trained} == {0, 2, 4}
     # Whom to evaluate is the strategy's business.
-    assert set(run.notes[0].evaluation["eval_acc"]) == set(range(6))
+    assert set(run.records[0].evaluation["eval_acc"]) == set(range(6))
 
 
 class Telling(Scheduler):
@@ -415,7 +415,7 @@ def test_a_missing_loss_is_named_once(toy: Any, caplog: Any) -> None:
     )
     run = toy.start(strategy, toy.grid(), 3)
     assert caplog.text.count("no client reported 'my_loss'") == 1
-    assert [len(note.trained) for note in run.notes] == [2, 2, 2]
+    assert [len(record.trained) for record in run.records] == [2, 2, 2]
 
 
 def test_evaluation_shows_how_the_worst_fare(toy: Any) -> None:
@@ -508,7 +508,7 @@ def test_whole_numbers_that_averaging_turns_into_others(
         arrays = result.arrays
         for metrics in result.train_metrics_clientapp.values():
             assert (metrics["adcs-trained"], metrics["adcs-refused"]) == (3, 0)
-        assert strategy._recorder.keys == ("w",)
+        assert strategy.recorder.update_keys == ("w",)
         assert scheduler.reports.width == (4 if sketch is None else sketch.size)
     assert arrays["bn.num_batches_tracked"].numpy() == pytest.approx(6)
     np.testing.assert_allclose(arrays["position_ids"].numpy(), np.arange(8))
@@ -523,7 +523,7 @@ def test_no_client_changes_the_precision_of_the_model(toy: Any, changed: Any) ->
     )
     run = toy.start(Scheduled(FedAvg(), adcs.Uniform(), clients_per_round=6), grid, 2)
     assert run.w.dtype == np.float64
-    assert [len(note.trained) for note in run.notes] == [6, 6]
+    assert [len(record.trained) for record in run.records] == [6, 6]
 
 
 def test_sizes_told_in_a_probe_count(toy: Any) -> None:
@@ -552,7 +552,7 @@ def test_fractions_of_examples_are_weights(toy: Any, changed: Any, scheduler: An
     strategy = Scheduled(FedAvg(), scheduler(independent=True), clients_per_round=5)
     run = toy.start(strategy, grid, 6)
     assert np.isfinite(run.w).all()
-    assert strategy._recorder.sizes[2] == 0.5
+    assert strategy.recorder.examples[2] == 0.5
 
 
 def test_a_round_that_broke_off_is_not_counted(toy: Any, tmp_path: Path) -> None:
@@ -583,7 +583,7 @@ def test_an_answer_that_nobody_asked_for_is_no_answer(toy: Any, changed: Any) ->
         else reply
     )
     run = toy.start(Scheduled(FedAvg(), adcs.Uniform(), clients_per_round=6), grid, 1)
-    assert run.notes[0].trained == [0, 1, 2, 3, 4, 5]
+    assert run.records[0].trained == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -621,9 +621,9 @@ def test_differential_privacy(toy: Any, changed: Any, kind: str, bad: int) -> No
             else reply
         )
     run = toy.start(Scheduled(private, adcs.ADCS(), clients_per_round=3), grid, 3)
-    assert [len(note.trained) for note in run.notes] == ([0] * 3 if bad else [3] * 3)
-    spent = [note.spent for note in run.notes]
-    assert all(one.updates - one.extra_updates == (0 if bad else 3) for one in spent)
+    assert [len(record.trained) for record in run.records] == ([0] * 3 if bad else [3] * 3)
+    costs = [record.costs for record in run.records]
+    assert all(one.updates - one.extra_updates == (0 if bad else 3) for one in costs)
 
 
 def test_an_accountant_is_refused() -> None:
@@ -637,8 +637,8 @@ def test_an_accountant_is_refused() -> None:
 def test_more_examples_than_allowed_are_withheld(toy: Any) -> None:
     strategy = Scheduled(FedAvg(), adcs.Uniform(), clients_per_round=6, max_examples=13)
     run = toy.start(strategy, toy.grid(), 1)
-    assert run.notes[0].trained == [0, 1, 2, 3]
-    assert {one["client"] for one in run.notes[0].refused} >= {4, 5}
+    assert run.records[0].trained == [0, 1, 2, 3]
+    assert {one["client"] for one in run.records[0].refused} >= {4, 5}
 
 
 def test_a_probe_for_losses_is_an_evaluation_with_its_config(toy: Any) -> None:
@@ -674,8 +674,8 @@ def test_sizes_outlive_a_restart(toy: Any, tmp_path: Path) -> None:
 
     first = strategy()
     toy.start(first, toy.grid(), 3)
-    assert first._recorder.sizes
-    assert strategy()._recorder.sizes == first._recorder.sizes
+    assert first.recorder.examples
+    assert strategy().recorder.examples == first.recorder.examples
 
 
 def test_a_round_in_which_the_strategy_addresses_nobody_counts(toy: Any, tmp_path: Path) -> None:
