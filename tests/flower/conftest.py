@@ -1,4 +1,4 @@
-"""A federation small enough to compute by hand: every client pulls the model to its own point."""
+"""A federation with closed-form updates: each client moves the model towards its own point."""
 
 from __future__ import annotations
 

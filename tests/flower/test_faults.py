@@ -1,4 +1,4 @@
-"""Whatever one client does, the run goes on and says what happened."""
+"""Faults of single clients: the run continues and records them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.strategy import FedAdam, FedAvg, QFedAvg
 
 import adcs
 from adcs import Sketcher
-from adcs.flower import Scheduled
+from adcs.flower import LocalGrid, Scheduled
 
 SKETCH = Sketcher(size=64)
 ZEROS = np.zeros(6)
 
 
 def whole(**options: Any) -> Scheduled:
-    """Everyone is probed for its update in each round, which is the training."""
+    """Probe all clients for whole updates in each round, which is the training."""
     settings = {"clients_per_round": 3, "loss_key": "train_loss", **options}
     return Scheduled(FedAvg(), adcs.ADCS(refresh_every=1), **settings)
 
@@ -31,7 +32,7 @@ def sketched(**options: Any) -> Scheduled:
 
 
 def everyone(**options: Any) -> Scheduled:
-    """All train in each round, and nobody is probed."""
+    """Train all clients in each round, without probes."""
     return Scheduled(FedAvg(), adcs.Uniform(), **{"clients_per_round": 1.0, **options})
 
 
@@ -63,7 +64,7 @@ BAD_TRAINING = {
 
 @pytest.mark.parametrize("make", [everyone, whole], ids=["training", "probe that is training"])
 @pytest.mark.parametrize("fault", BAD_TRAINING)
-def test_a_bad_training_reply_is_withheld_alone(
+def test_a_bad_training_reply_is_refused_individually(
     toy: Any, changed: Any, caplog: Any, make: Any, fault: str
 ) -> None:
     change, reason = BAD_TRAINING[fault]
@@ -85,7 +86,7 @@ def test_a_bad_training_reply_is_withheld_alone(
     assert "round 1: 1 replies refused: 2: " in caplog.text
 
 
-def test_a_model_of_zeros_is_withheld(toy: Any, changed: Any) -> None:
+def test_a_model_of_zeros_is_refused(toy: Any, changed: Any) -> None:
     grid = toy.grid()
     run = toy.start(everyone(), grid, 1)
     grid.nodes[2].tamper = lambda reply: changed(reply, w=ZEROS) if reply.has_content() else reply
@@ -96,7 +97,7 @@ def test_a_model_of_zeros_is_withheld(toy: Any, changed: Any) -> None:
 
 
 @pytest.mark.parametrize("missing", ["arrays", "metrics"])
-def test_a_reply_without_a_record_is_withheld(toy: Any, missing: str) -> None:
+def test_a_reply_that_lacks_a_record_is_refused(toy: Any, missing: str) -> None:
     grid = toy.grid(mod=False)
 
     def tamper(reply: Message) -> Message:
@@ -109,7 +110,7 @@ def test_a_reply_without_a_record_is_withheld(toy: Any, missing: str) -> None:
     assert "must have one" in run.records[0].refused[0]["reason"]
 
 
-def test_a_loss_that_the_strategy_computes_with_is_checked(toy: Any, changed: Any) -> None:
+def test_a_loss_that_the_strategy_uses_is_checked(toy: Any, changed: Any) -> None:
     grid = toy.grid()
 
     def tamper(reply: Message) -> Message:
@@ -123,7 +124,7 @@ def test_a_loss_that_the_strategy_computes_with_is_checked(toy: Any, changed: An
     assert run.records[0].refused[0]["reason"] == "train_loss must not be negative, got -1"
 
 
-def test_all_replies_bad_leaves_the_model_as_it_is(toy: Any, changed: Any) -> None:
+def test_the_model_is_unchanged_if_all_replies_are_refused(toy: Any, changed: Any) -> None:
     grid = toy.grid()
     for node in grid.nodes:
         node.tamper = lambda reply: (
@@ -152,12 +153,14 @@ BAD_ANSWERS = {
         {"sketch": Sketcher(size=64, seed=9).sketch(np.ones(6)).encode()},
         "made with another seed",
     ),
-    "its own validate_report": ({"refused": "update must be finite"}, "update must be finite"),
+    "refused by the mod": ({"refused": "update must be finite"}, "update must be finite"),
 }
 
 
 @pytest.mark.parametrize("fault", BAD_ANSWERS)
-def test_a_bad_answer_to_a_probe_is_refused_alone(toy: Any, changed: Any, fault: str) -> None:
+def test_a_bad_answer_to_a_probe_is_refused_individually(
+    toy: Any, changed: Any, fault: str
+) -> None:
     change, reason = BAD_ANSWERS[fault]
     grid = toy.grid()
 
@@ -180,7 +183,7 @@ def test_a_bad_answer_to_a_probe_is_refused_alone(toy: Any, changed: Any, fault:
         assert len(record.trained) == 3
 
 
-def test_the_mod_says_itself_what_is_wrong_with_an_update(toy: Any) -> None:
+def test_the_mod_reports_why_an_update_cannot_be_used(toy: Any) -> None:
     toy.points[2] = np.nan
     run = toy.start(sketched(), toy.grid(), 1)
     [refused] = [one for one in run.records[0].refused if one["stage"] == "probe"]
@@ -190,7 +193,7 @@ def test_the_mod_says_itself_what_is_wrong_with_an_update(toy: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [sketched, whole, everyone])
-def test_a_client_app_that_raises(toy: Any, make: Any) -> None:
+def test_a_client_app_that_raises_is_recorded_as_failed(toy: Any, make: Any) -> None:
     grid = toy.grid()
     toy.points[4] = 0.0
 
@@ -209,17 +212,14 @@ def test_a_client_app_that_raises(toy: Any, make: Any) -> None:
         assert "out of memory" in failed[0]["reason"]
 
 
-def test_a_node_that_is_gone_when_it_is_asked(toy: Any) -> None:
-    """The SuperLink's error comes from node 1; it is matched by the message it replies to."""
-    grid = toy.grid()
+def test_errors_of_the_superlink_are_matched_to_the_node(toy: Any) -> None:
+    """Such an error comes from node 1, so it is matched by the message that it replies to."""
 
-    class Lagging(type(grid)):  # type: ignore[misc]
+    class Lagging(LocalGrid):
         def get_node_ids(self) -> list[int]:
             return [node.node_id for node in self.nodes]
 
         def get_nodes(self) -> Any:
-            from flwr.proto.node_pb2 import NodeInfo
-
             return [NodeInfo(node_id=node.node_id) for node in self.nodes]
 
     lagging = Lagging(toy.app, 6)
@@ -235,7 +235,7 @@ def test_a_node_that_is_gone_when_it_is_asked(toy: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [sketched, whole])
-def test_a_straggler_is_left_alone_until_it_has_answered(toy: Any, make: Any) -> None:
+def test_a_straggler_is_pending_until_it_has_answered(toy: Any, make: Any) -> None:
     grid = toy.grid()
     slow = grid.nodes[5]
     strategy = make(probe_timeout=10.0)
@@ -247,13 +247,13 @@ def test_a_straggler_is_left_alone_until_it_has_answered(toy: Any, make: Any) ->
     assert 5 not in run.records[0].cohort.clients
     assert slow.calls == calls + 1
 
-    # It owes an answer: no probe, no training, no evaluation.
+    # It is pending: no probe, no training, no evaluation.
     run = toy.start(strategy, grid, 1, timeout=10.0)
     assert run.records[0].pending == [5]
     assert 5 not in run.records[0].probed
     assert slow.calls == calls + 1
 
-    # The answer has come: it is collected, told to the scheduler, and the node is asked again.
+    # The answer has arrived: the scheduler observes it, and the node is asked again.
     slow.delay = 0.0
     grid.advance(25.0)
     run = toy.start(strategy, grid, 1, timeout=10.0)
@@ -262,7 +262,7 @@ def test_a_straggler_is_left_alone_until_it_has_answered(toy: Any, make: Any) ->
     assert 5 in run.records[0].probed
 
 
-def test_a_late_answer_is_evidence(toy: Any) -> None:
+def test_the_scheduler_observes_late_answers(toy: Any) -> None:
     grid = toy.grid()
     scheduler = adcs.ADCS(refresh_every=50, sketch=SKETCH)
     strategy = Scheduled(
@@ -278,7 +278,7 @@ def test_a_late_answer_is_evidence(toy: Any) -> None:
     assert scheduler.reports[name].sketch is not None
 
 
-def test_a_straggler_in_training_is_left_alone_too(toy: Any) -> None:
+def test_a_straggler_in_training_is_pending_too(toy: Any) -> None:
     grid = toy.grid()
     strategy = everyone()
     toy.start(strategy, grid, 1, timeout=10.0)
@@ -287,7 +287,7 @@ def test_a_straggler_in_training_is_left_alone_too(toy: Any) -> None:
     first, second = run.records
     assert first.timed_out == {"training": [1]}
     assert first.trained == [0, 2, 3, 4, 5]
-    # Ten seconds later it still owes its answer.
+    # Ten seconds later its answer is still pending.
     assert second.pending == [1]
     grid.advance(5.0)
     run = toy.start(strategy, grid, 1, timeout=100.0)
@@ -295,7 +295,7 @@ def test_a_straggler_in_training_is_left_alone_too(toy: Any) -> None:
     assert run.records[0].trained == [0, 1, 2, 3, 4, 5]
 
 
-def test_patience_ends(toy: Any) -> None:
+def test_a_client_is_asked_again_after_patience(toy: Any) -> None:
     grid = toy.grid()
     strategy = everyone(patience=60.0)
     toy.start(strategy, grid, 1, timeout=10.0)
@@ -309,8 +309,7 @@ def test_patience_ends(toy: Any) -> None:
     assert 1 in run.records[0].trained
 
 
-def test_nobody_answers_the_first_probe(toy: Any) -> None:
-    """A seeded draw serves, and everyone is still asked to train."""
+def test_a_seeded_draw_if_no_client_answers_the_first_probe(toy: Any) -> None:
     grid = toy.grid()
     strategy = sketched(probe_timeout=1.0, partition_ids=False)
     for node in grid.nodes:
@@ -325,8 +324,7 @@ def test_nobody_answers_the_first_probe(toy: Any) -> None:
     assert record.cohort.clients == expected
 
 
-def test_nobody_answers_a_later_probe(toy: Any) -> None:
-    """The last kernel serves."""
+def test_the_last_kernel_if_no_client_answers_a_later_probe(toy: Any) -> None:
     grid = toy.grid()
     strategy = sketched(probe_timeout=1.0)
     first = toy.start(strategy, grid, 1, timeout=100.0)
@@ -338,7 +336,7 @@ def test_nobody_answers_a_later_probe(toy: Any) -> None:
     assert len(second.records[0].trained) == 3
 
 
-def test_an_app_whose_evaluate_handler_fails_is_scheduled_by_a_draw(toy: Any) -> None:
+def test_a_draw_if_the_evaluate_handler_of_all_clients_fails(toy: Any) -> None:
     grid = toy.grid()
     toy.examples = lambda client: 1 / 0
     strategy = Scheduled(FedAvg(), adcs.PowerOfChoice(), clients_per_round=2)
@@ -347,21 +345,21 @@ def test_an_app_whose_evaluate_handler_fails_is_scheduled_by_a_draw(toy: Any) ->
     assert len(run.records[0].cohort.clients) == 2
 
 
-def test_fewer_nodes_than_places(toy: Any) -> None:
+def test_all_nodes_train_if_there_are_fewer_than_requested(toy: Any) -> None:
     grid = toy.grid(nodes=2)
     for make in (whole, sketched):
         run = toy.start(make(), grid, 2)
         assert [record.trained for record in run.records] == [[0, 1], [0, 1]]
 
 
-def test_nodes_that_join_late_and_leave(toy: Any) -> None:
+def test_nodes_join_and_leave_between_rounds(toy: Any) -> None:
     grid = toy.grid(nodes=4)
     strategy = Scheduled(FedAvg(), adcs.ADCS(refresh_every=10), clients_per_round=4)
     toy.start(strategy, grid, 1)
     grid.add_node()
     grid.nodes[0].online = False
     run = toy.start(strategy, grid, 1)
-    # No probe is due, so the newcomer is there by its share of the places.
+    # No probe is due, so the new node is selected by its proportional share of the slots.
     assert run.records[0].probed == ()
     assert set(run.records[0].cohort.clients) == {1, 2, 3, 4}
     grid.nodes[0].online = True
@@ -370,9 +368,7 @@ def test_nodes_that_join_late_and_leave(toy: Any) -> None:
     assert len(run.records[0].trained) == 4
 
 
-def test_a_node_without_the_mod_is_named_once_and_scheduled_on_what_it_sent(
-    toy: Any, caplog: Any
-) -> None:
+def test_a_node_without_the_mod_is_logged_once_and_its_reply_is_used(toy: Any, caplog: Any) -> None:
     grid = toy.grid()
     grid.nodes[2].app = toy.plain_app
     run = toy.start(sketched(clients_per_round=6), grid, 3)
@@ -384,7 +380,7 @@ def test_a_node_without_the_mod_is_named_once_and_scheduled_on_what_it_sent(
         assert name in record.answered
         assert name in record.trained
         assert record.cohort.diagnostics["drawn"] == []
-    # Its answer to the probe was its training: once a round, and nobody else less than twice.
+    # Its answer to the probe was its training, so it trains once a round and others twice.
     trainings = [client for client, _ in toy.trained]
     assert trainings.count(2) == 3
     assert trainings.count(1) == 6
@@ -398,7 +394,7 @@ def test_a_node_without_the_mod_is_named_once_and_scheduled_on_what_it_sent(
         ({"other": 1.0}, "records must be those of the other replies"),
     ],
 )
-def test_a_bad_evaluation_reply_is_withheld(toy: Any, change: Any, reason: str) -> None:
+def test_a_bad_evaluation_reply_is_refused(toy: Any, change: Any, reason: str) -> None:
     grid = toy.grid()
 
     def tamper(reply: Message) -> Message:
@@ -416,22 +412,18 @@ def test_a_bad_evaluation_reply_is_withheld(toy: Any, change: Any, reason: str) 
     assert reason in refused["reason"]
 
 
-def test_a_reply_to_nothing_that_was_sent_is_ignored(toy: Any) -> None:
-    """A client cannot answer twice, or for another."""
-    grid = toy.grid()
-    strategy = everyone()
-    toy.start(strategy, grid, 1)
+def test_a_second_reply_to_one_message_is_ignored(toy: Any) -> None:
 
-    def double(messages: Any, timeout: Any = None) -> Any:
-        replies = list(type(grid).send_and_receive(grid, messages, timeout=timeout))
-        return replies + replies[:1]
+    class Repeating(LocalGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            replies = list(super().send_and_receive(messages, timeout=timeout))
+            return replies + replies[:1]
 
-    grid.send_and_receive = double  # type: ignore[method-assign]
-    run = toy.start(strategy, grid, 1)
-    assert run.records[0].trained == [0, 1, 2, 3, 4, 5]
+    run = toy.start(everyone(), Repeating(toy.app, 6), 2)
+    assert [record.trained for record in run.records] == [[0, 1, 2, 3, 4, 5]] * 2
 
 
-def test_patience_counts_from_the_end_of_the_wait(toy: Any) -> None:
+def test_patience_starts_at_the_end_of_the_wait(toy: Any) -> None:
     grid = toy.grid()
     grid.nodes[2].delay = math.inf
     strategy = everyone(partition_ids=False)
@@ -441,7 +433,7 @@ def test_patience_counts_from_the_end_of_the_wait(toy: Any) -> None:
     assert all(len(record.pending) == 1 for record in run.records[1:])
 
 
-def test_those_refused_in_the_probe_do_not_take_places(toy: Any, changed: Any) -> None:
+def test_clients_refused_in_the_probe_are_not_selected(toy: Any, changed: Any) -> None:
     grid = toy.grid()
     for node in grid.nodes[:5]:
         node.tamper = lambda reply: (
@@ -454,7 +446,7 @@ def test_those_refused_in_the_probe_do_not_take_places(toy: Any, changed: Any) -
     assert [record.trained for record in run.records] == [[5], [5]]
 
 
-def test_a_lost_answer_to_who_are_you_is_asked_for_again(toy: Any) -> None:
+def test_a_node_is_asked_again_if_its_partition_id_was_lost(toy: Any) -> None:
     grid = toy.grid()
     lost: list[Message] = []
 
@@ -474,7 +466,7 @@ def test_a_lost_answer_to_who_are_you_is_asked_for_again(toy: Any) -> None:
     assert set(strategy.recorder.counts) == set(range(6))
 
 
-def test_the_log_says_who_was_silent_and_what_failed(toy: Any, changed: Any, caplog: Any) -> None:
+def test_timeouts_and_refusals_are_logged(toy: Any, changed: Any, caplog: Any) -> None:
     grid = toy.grid()
     grid.nodes[1].delay = math.inf
     grid.nodes[4].tamper = lambda reply: (

@@ -1,4 +1,4 @@
-"""Who a node is: its key, its partition, or its node id."""
+"""Client ids of nodes: public key, partition id or node id."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def run(toy: Any, grid: Any, rounds: int = 1, **options: Any) -> Any:
     return toy.start(strategy, grid, rounds)
 
 
-def test_partition_ids_are_asked_for_once_without_calling_the_handler(toy: Any) -> None:
+def test_nodes_are_asked_once_for_their_partition_id(toy: Any) -> None:
     grid = toy.grid()
     records = run(toy, grid, rounds=3).records
     assert [record.trained for record in records] == [[0, 1, 2, 3, 4, 5]] * 3
-    # One question, then training and evaluation in each round.
+    # One question, which the mod answers, then training and evaluation in each round.
     assert [node.calls for node in grid.nodes] == [1 + 2 * 3] * 6
     assert len(toy.trained) == 18
 
 
-def test_a_run_in_another_federation_has_the_same_cohorts(toy: Any) -> None:
+def test_cohorts_do_not_depend_on_node_ids(toy: Any) -> None:
     """Node ids are new in each run of a simulation, partition ids are not."""
     grid = toy.grid()
     for node in grid.nodes:
@@ -40,7 +40,7 @@ def test_a_run_in_another_federation_has_the_same_cohorts(toy: Any) -> None:
     assert cohorts(grid) == cohorts(toy.grid())
 
 
-def test_authenticated_nodes_go_by_their_key_and_are_not_asked(toy: Any) -> None:
+def test_the_key_of_an_authenticated_node_is_its_client_id(toy: Any) -> None:
     grid = toy.grid(mod=False)
     for i, node in enumerate(grid.nodes):
         node.public_key = f"key {i}".encode()
@@ -53,7 +53,7 @@ def test_authenticated_nodes_go_by_their_key_and_are_not_asked(toy: Any) -> None
     assert [node.calls for node in grid.nodes] == [1] * 6
 
 
-def test_keys_that_nobody_vouches_for_are_no_identity(toy: Any) -> None:
+def test_keys_of_nodes_that_are_not_authenticated_are_ignored(toy: Any) -> None:
     """Flower gives every node a key, also where nodes are not authenticated."""
     grid = toy.grid()
     for node in grid.nodes:
@@ -61,13 +61,13 @@ def test_keys_that_nobody_vouches_for_are_no_identity(toy: Any) -> None:
     assert run(toy, grid).records[0].trained == [0, 1, 2, 3, 4, 5]
 
 
-def test_node_ids_on_request(toy: Any) -> None:
+def test_node_ids_are_client_ids_on_request(toy: Any) -> None:
     grid = toy.grid(mod=False)
     trained = run(toy, grid, partition_ids=False).records[0].trained
     assert trained == sorted(f"node:{node.node_id}" for node in grid.nodes)
 
 
-def test_two_nodes_with_one_partition_id(toy: Any, caplog: Any) -> None:
+def test_a_conflict_of_partition_ids_is_recorded_and_logged_once(toy: Any, caplog: Any) -> None:
     grid = toy.grid()
     grid.nodes[3].context.node_config["partition-id"] = 1
     records = run(toy, grid, rounds=2).records
@@ -78,8 +78,8 @@ def test_two_nodes_with_one_partition_id(toy: Any, caplog: Any) -> None:
     assert caplog.text.count("so this node goes by its node id") == 1
 
 
-def test_a_restarted_node_takes_its_place_again(toy: Any) -> None:
-    """For a while both are connected, as far as Flower knows."""
+def test_a_restarted_node_has_its_client_id_again(toy: Any) -> None:
+    """For some time Flower lists both nodes."""
     grid = toy.grid()
     strategy = Scheduled(FedAvg(), adcs.Uniform(), clients_per_round=1.0)
     toy.start(strategy, grid, 1)
@@ -92,7 +92,7 @@ def test_a_restarted_node_takes_its_place_again(toy: Any) -> None:
     assert after.trained == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_late_answer_to_the_question_counts(toy: Any) -> None:
+def test_a_late_partition_id_is_used(toy: Any) -> None:
     grid = toy.grid()
     grid.nodes[4].delay = 8.0
     strategy = Scheduled(FedAvg(), adcs.Uniform(), clients_per_round=1.0, probe_timeout=5.0)
@@ -105,15 +105,15 @@ def test_a_late_answer_to_the_question_counts(toy: Any) -> None:
     assert second.trained == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_node_without_a_partition_id_goes_by_its_node_id(toy: Any) -> None:
+def test_the_node_id_is_the_client_id_without_a_partition_id(toy: Any) -> None:
     grid = toy.grid()
     content: list[RecordDict] = []
 
-    def remember(reply: Message) -> Message:
+    def keep(reply: Message) -> Message:
         content.append(reply.content)
         return reply
 
-    grid.nodes[0].tamper = remember
+    grid.nodes[0].tamper = keep
     grid.nodes[0].context.node_config = {"partition-id": "zero", "num-partitions": 6}
     strategy = Scheduled(
         FedAvg(fraction_evaluate=0.0),

@@ -1,4 +1,4 @@
-"""The run folder of a federation, and going on after a restart."""
+"""The run folder of a Flower run, and restarts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from flwr.serverapp.strategy import FedAvg
 import adcs
 from adcs import Sketcher
 from adcs.flower import Scheduled
+from adcs.observers import Observer
 from adcs.run_folder import RunFolder
 
 SKETCH = Sketcher(size=64)
 
 
-def make(folder: Path | None, **options: Any) -> Scheduled:
+def make(folder: Path | None, base: FedAvg | None = None, **options: Any) -> Scheduled:
     scheduler = adcs.ADCS(**{"refresh_every": 4, "sketch": SKETCH, "seed": 1, **options})
-    return Scheduled(FedAvg(), scheduler, clients_per_round=2, folder=folder)
+    return Scheduled(base or FedAvg(), scheduler, clients_per_round=2, folder=folder)
 
 
-def test_the_folder_tells_the_run(toy: Any, tmp_path: Path) -> None:
+def test_the_folder_has_the_record_of_each_round(toy: Any, tmp_path: Path) -> None:
     run = toy.start(make(tmp_path / "run"), toy.grid(), 3)
     folder = RunFolder.open(tmp_path / "run")
     assert folder.config["engine"] == "flower"
@@ -62,23 +63,29 @@ def test_faults_are_in_the_record(toy: Any, tmp_path: Path) -> None:
     assert line["without_mod"] == [f"node:{grid.nodes[1].node_id}"]
 
 
-def test_a_restarted_server_goes_on_with_its_kernel(toy: Any, tmp_path: Path) -> None:
+class Cohorts(Observer):
+    """Keeps the clients of every cohort."""
+
+    def __init__(self) -> None:
+        self.clients: list[tuple[Any, ...]] = []
+
+    def on_selection(self, event: Any) -> None:
+        self.clients.append(event.cohort.clients)
+
+
+def test_a_restarted_server_continues_with_its_kernel(toy: Any, tmp_path: Path) -> None:
     """Cohorts, records and model are those of a run that was never stopped."""
     whole = toy.start(make(tmp_path / "whole"), toy.grid(), 7)
 
-    grid, cohorts = toy.grid(), []
+    grid, cohorts = toy.grid(), Cohorts()
     arrays: ArrayRecord = toy.initial()
     for rounds in (3, 2, 2):
-        # A new process: a new strategy and a new scheduler; the model was saved by the user.
+        # As in a new process: a new strategy and a new scheduler; the user saves the model.
         strategy = make(tmp_path / "parts")
-        close = strategy.recorder.close
-        strategy.recorder.close = lambda record, clients, close=close: (
-            cohorts.append(record.cohort.clients),
-            close(record, clients),
-        )
+        strategy.observers.append(cohorts)
         arrays = strategy.start(grid, arrays, num_rounds=rounds).arrays
     assert strategy.rounds_done == 7
-    assert cohorts == [record.cohort.clients for record in whole.records]
+    assert cohorts.clients == [record.cohort.clients for record in whole.records]
     np.testing.assert_array_equal(arrays["w"].numpy(), whole.w)
     one = list(RunFolder.open(tmp_path / "whole").records())
     other = list(RunFolder.open(tmp_path / "parts").records())
@@ -87,13 +94,13 @@ def test_a_restarted_server_goes_on_with_its_kernel(toy: Any, tmp_path: Path) ->
     assert other == one
 
 
-def test_handlers_see_the_rounds_count_on(toy: Any, tmp_path: Path) -> None:
+def test_server_round_continues_after_a_restart(toy: Any, tmp_path: Path) -> None:
     for _ in range(2):
         toy.start(make(tmp_path / "run"), toy.grid(), 2)
     assert sorted({server_round for _, server_round in toy.trained}) == [1, 2, 3, 4]
 
 
-def test_lines_of_a_round_that_was_not_finished_are_cut_off(toy: Any, tmp_path: Path) -> None:
+def test_lines_of_an_unfinished_round_are_removed(toy: Any, tmp_path: Path) -> None:
     toy.start(make(tmp_path / "run"), toy.grid(), 2)
     with (tmp_path / "run" / "records" / "flower.jsonl").open("a") as file:
         file.write('{"scheduler": "ADCS", "seed": 1, "round": 3}\n{"sched')
@@ -103,18 +110,17 @@ def test_lines_of_a_round_that_was_not_finished_are_cut_off(toy: Any, tmp_path: 
     assert "chosen" in lines[2]
 
 
-def test_a_round_that_was_not_finished_is_done_again(toy: Any, tmp_path: Path) -> None:
-    strategy = make(tmp_path / "run")
-    grid = toy.grid()
-    toy.start(strategy, grid, 1)
+def test_an_unfinished_round_is_repeated(toy: Any, tmp_path: Path) -> None:
+    class Interrupted(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            if server_round == 2:
+                raise KeyboardInterrupt
+            return super().aggregate_train(server_round, replies)
 
-    def killed(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    strategy.strategy.aggregate_train = killed  # type: ignore[method-assign]
+    strategy = make(tmp_path / "run", base=Interrupted())
     with pytest.raises(KeyboardInterrupt):
-        strategy.start(grid, toy.initial(), num_rounds=1)
-    assert make(tmp_path / "run").rounds_done == 1
+        strategy.start(toy.grid(), toy.initial(), num_rounds=2)
+    assert make(tmp_path / "run", base=Interrupted()).rounds_done == 1
 
 
 def test_a_folder_of_another_scheduler_is_refused(toy: Any, tmp_path: Path) -> None:
