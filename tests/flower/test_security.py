@@ -22,5 +22,5 @@ def test_the_table_has_the_numbers_of_the_snippet() -> None:
             settings[name] = value.strip('"') if name == "scale" else float(value)
         if "caps" in settings:
             settings |= {"caps": int(settings["caps"]), "groups": namespace["groups"]}
-        found = [namespace["places"](gang, **settings) for gang in namespace["gangs"]]
+        found = [namespace["slots"](attack, **settings) for attack in namespace["attacks"]]
         assert found == [int(count) for count in shown], what
