@@ -24,7 +24,7 @@ from adcs.run_folder import RunFolder
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "flower-fashion-mnist"))
 
 from credentials import make_certificates, make_node_key
-from loopback import Loopback, alive, family_of, tail
+from loopback import Loopback, process_tree, still_running, tail
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flower-fashion-mnist"
 
@@ -203,13 +203,13 @@ def test_an_interrupted_federation_stops_all_processes(tmp_path: Path) -> None:
         for line in process.stdout:
             if line.startswith("waiting"):
                 break
-        family = family_of([process.pid])
+        processes = process_tree([process.pid])
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=120) == 130
     finally:
         process.kill()
         process.wait()
     # The script itself, a SuperLink, five SuperNodes, and `flwr run`.
-    assert len(family) >= 8
-    assert not alive(family)
+    assert len(processes) >= 8
+    assert not still_running(processes)
     assert not list(tmp_path.glob("adcs-flower-*"))
