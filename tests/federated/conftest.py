@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from adcs.federated import (
-    ClientReply,
     Exchange,
+    PlainReply,
     Recorder,
     ReplyChecks,
     RoundDriver,
-    SentModel,
     answer_probe,
     plan_probe,
 )
@@ -23,57 +22,6 @@ from adcs.schedulers.base import Cohort, Scheduler
 
 WIDTH, LR = 6, 0.5
 CHECKS = ReplyChecks("num-examples", "train_loss")
-
-
-class PlainReply(ClientReply):
-    """A reply of arrays, metrics and an answer, each of which may be missing."""
-
-    def __init__(
-        self,
-        arrays: Mapping[str, np.ndarray] | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        answer: Mapping[str, Any] | None = None,
-        error: str | None = None,
-    ) -> None:
-        self._arrays = None if arrays is None else dict(arrays)
-        self._metrics = dict(metrics or {})
-        self._answer = None if answer is None else dict(answer)
-        self._error = error
-
-    @property
-    def error(self) -> str | None:
-        return self._error
-
-    @property
-    def nbytes(self) -> int:
-        return sum(array.nbytes for array in (self._arrays or {}).values())
-
-    @property
-    def metrics(self) -> dict[str, Any]:
-        return self._metrics
-
-    @property
-    def layout(self) -> Any:
-        return (("metrics", "dict", tuple((key, -1) for key in sorted(self._metrics))),)
-
-    @property
-    def answer(self) -> dict[str, Any] | None:
-        return self._answer
-
-    def arrays(self, model: SentModel) -> dict[str, np.ndarray]:
-        if self._arrays is None:
-            raise ValueError("reply must carry arrays, got none")
-        return self._arrays
-
-    def replace_arrays(self, arrays: Mapping[str, np.ndarray], model: SentModel) -> None:
-        self._arrays = {**(self._arrays or {}), **arrays}
-
-    def replace_metric(self, key: str, value: float) -> None:
-        self._metrics = {**self._metrics, key: value}
-
-    def check_records(self, *, arrays: bool) -> None:
-        if arrays and self._arrays is None:
-            raise ValueError("reply must carry arrays, got none")
 
 
 class Quadratic:
@@ -157,11 +105,6 @@ class Events(Observer):
 
     def on_end(self) -> None:
         self.events.append(("end", None))
-
-
-@pytest.fixture
-def plain_reply() -> type[PlainReply]:
-    return PlainReply
 
 
 @pytest.fixture

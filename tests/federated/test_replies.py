@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from adcs import Sketcher
-from adcs.federated import Purpose, ReplyChecks, ReplyReader, RoundRecord, SentModel, check_arrays
+from adcs.federated import (
+    PlainReply,
+    Purpose,
+    ReplyChecks,
+    ReplyReader,
+    RoundRecord,
+    SentModel,
+    check_arrays,
+)
 from adcs.federated.replies import is_statistic, usual_layout
 
 CHECKS = ReplyChecks("num-examples", "train_loss")
@@ -58,8 +66,8 @@ def test_updates_are_exact_in_every_precision(dtype: Any) -> None:
     assert update.tolist() == [0.5, 0.25, -1.0]
 
 
-def test_arrays_are_converted_to_the_models_precision_in_the_reply(plain_reply: Any) -> None:
-    reply = plain_reply({"w": np.ones(3, np.float16)}, METRICS)
+def test_arrays_are_converted_to_the_models_precision_in_the_reply() -> None:
+    reply = PlainReply({"w": np.ones(3, np.float16)}, METRICS)
     usable, record = read({7: reply}, Purpose("training", 2, MODEL))
     assert reply.arrays(MODEL)["w"].dtype == np.float64
     assert usable.trained == {7: reply}
@@ -91,13 +99,13 @@ def test_an_integer_counter_may_come_back_as_an_average() -> None:
     assert checked["n"] == 3
 
 
-def test_errors_and_refusals_are_recorded_individually(plain_reply: Any) -> None:
+def test_errors_and_refusals_are_recorded_individually() -> None:
     replies = {
-        "b": plain_reply(error="error 2: out of memory"),
-        "a": plain_reply({"w": np.full(3, np.inf)}, METRICS),
-        3: plain_reply({"w": np.ones(3)}, {**METRICS, "num-examples": True}),
-        2: plain_reply({"w": np.ones(3)}, METRICS),
-        1: plain_reply({"w": -np.ones(3)}, METRICS),
+        "b": PlainReply(error="error 2: out of memory"),
+        "a": PlainReply({"w": np.full(3, np.inf)}, METRICS),
+        3: PlainReply({"w": np.ones(3)}, {**METRICS, "num-examples": True}),
+        2: PlainReply({"w": np.ones(3)}, METRICS),
+        1: PlainReply({"w": -np.ones(3)}, METRICS),
     }
     usable, record = read(replies, Purpose("training", 0, MODEL))
     assert list(usable.trained) == [1, 2]
@@ -111,22 +119,22 @@ def test_errors_and_refusals_are_recorded_individually(plain_reply: Any) -> None
     ]
 
 
-def test_a_reply_with_other_metrics_than_most_is_refused(plain_reply: Any) -> None:
+def test_a_reply_with_other_metrics_than_most_is_refused() -> None:
     replies = {
-        client: plain_reply({"w": np.full(3, 1.0 + client)}, METRICS | extra)
+        client: PlainReply({"w": np.full(3, 1.0 + client)}, METRICS | extra)
         for client, extra in enumerate([{}, {"other": 1.0}, {}])
     }
     usable, record = read(replies, Purpose("training", 0, MODEL))
     assert list(usable.trained) == [0, 2]
     [refused] = record.refused
     assert refused["client"] == 1
-    assert refused["reason"].startswith("records must be those of the other replies, metrics (")
+    assert refused["reason"].startswith("records must be those of the other replies, arrays (w), ")
 
 
-def test_an_answer_counts_only_where_one_was_expected(plain_reply: Any) -> None:
+def test_an_answer_counts_only_where_one_was_expected() -> None:
     sketch = Sketcher(size=16)
     answer = {"sketch": sketch.sketch(np.ones(3)).encode(), "loss": 0.5, "seconds": 2.0}
-    reply = plain_reply({"w": np.ones(3)}, METRICS, answer)
+    reply = PlainReply({"w": np.ones(3)}, METRICS, answer)
     probe = Purpose("probe", 1, MODEL, expects_answer=True, sketch=sketch)
     usable, _ = read({7: reply}, probe)
     assert usable.trained == {}
@@ -137,8 +145,8 @@ def test_an_answer_counts_only_where_one_was_expected(plain_reply: Any) -> None:
     assert list(usable.trained) == [7]
 
 
-def test_updates_are_left_out_of_reports_that_nobody_reads(plain_reply: Any) -> None:
-    reply = plain_reply({"w": np.ones(3)}, METRICS)
+def test_updates_are_left_out_of_reports_that_nobody_reads() -> None:
+    reply = PlainReply({"w": np.ones(3)}, METRICS)
     usable, _ = read({7: reply}, Purpose("training", 0, MODEL), with_update=False)
     assert usable.reports[0].vector is None
     assert usable.reports[0].loss == 0.5

@@ -1,8 +1,7 @@
 """What a federation needs beside a scheduler, independent of any framework.
 
-A framework adapter implements `ClientReply`, carries the messages, and calls a `RoundDriver`:
-`adcs.flower` is one. Replies are checked, probes are planned and answered, pending clients are
-tracked, and each round is recorded here.
+Reply checks, probes, client ids and pending clients, aggregation weights, and records. An adapter
+for a framework carries the messages and calls a `RoundDriver`; `adcs.flower` is one.
 """
 
 from adcs.federated.client_registry import ClientRegistry, PendingMessage, key_id
@@ -18,6 +17,7 @@ from adcs.federated.probes import (
 from adcs.federated.recorder import Recorder, RoundRecord, evaluation_summaries
 from adcs.federated.replies import (
     ClientReply,
+    PlainReply,
     Purpose,
     ReplyChecks,
     ReplyReader,
@@ -37,6 +37,7 @@ __all__ = [
     "Exchange",
     "FederatedRoundEvent",
     "PendingMessage",
+    "PlainReply",
     "Probe",
     "ProbeQuestion",
     "Purpose",

@@ -51,6 +51,11 @@ class PendingMessage:
         What it asked for.
     since
         When the wait for the answer ended, in seconds.
+
+    Examples
+    --------
+    >>> PendingMessage(7, Purpose("training", 0), since=60.0).node
+    7
     """
 
     node: int

@@ -167,6 +167,11 @@ class Probe:
         Which of the client's handlers runs: "train" or "evaluate".
     question
         What travels beside the model; None sends a plain training or evaluation message.
+
+    Examples
+    --------
+    >>> Probe(Purpose("probe", 0), "evaluate").is_training
+    False
     """
 
     purpose: Purpose

@@ -275,6 +275,11 @@ class Purpose:
         than for a training reply.
     sketch
         How the update in that answer is sketched; None if it has the norm alone.
+
+    Examples
+    --------
+    >>> Purpose("training", 0, SentModel({"w": np.zeros(2)})).expects_answer
+    False
     """
 
     stage: Stage
@@ -285,7 +290,16 @@ class Purpose:
 
 
 class ClientReply(ABC):
-    """A client's reply, as its framework holds it. Each framework implements this class."""
+    """A client's reply, as its framework represents it.
+
+    A framework implements this class for its own messages, as `adcs.flower` does, or converts them
+    to `PlainReply`.
+
+    Examples
+    --------
+    >>> issubclass(PlainReply, ClientReply)
+    True
+    """
 
     @property
     @abstractmethod
@@ -341,6 +355,89 @@ class ClientReply(ABC):
         return checked
 
 
+class PlainReply(ClientReply):
+    """A reply of NumPy arrays and Python values.
+
+    Parameters
+    ----------
+    arrays
+        The arrays of the trained model, if there is one.
+    metrics
+        The metrics.
+    answer
+        The probe handler's answer, if there is one.
+    error
+        Why the client sent no content.
+
+    Examples
+    --------
+    >>> reply = PlainReply({"w": np.ones(2)}, {"train_loss": 0.5, "num-examples": 10})
+    >>> reply.metrics["train_loss"], reply.nbytes
+    (0.5, 32)
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        answer: Mapping[str, Any] | None = None,
+        error: str | None = None,
+    ) -> None:
+        self._arrays = None if arrays is None else dict(arrays)
+        self._metrics = dict(metrics or {})
+        self._answer = None if answer is None else dict(answer)
+        self._error = error
+
+    @property
+    def error(self) -> str | None:
+        """Why the client sent no content, or None if it did."""
+        return self._error
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of arrays and byte strings, and 8 for each other value."""
+        arrays = sum(array.nbytes for array in (self._arrays or {}).values())
+        values = [*self._metrics.values(), *(self._answer or {}).values()]
+        return arrays + sum(len(v) if isinstance(v, (bytes, str)) else 8 for v in values)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics."""
+        return self._metrics
+
+    @property
+    def layout(self) -> Layout:
+        """The keys of arrays and metrics."""
+        return (
+            ("arrays", "arrays", tuple((key, -1) for key in sorted(self._arrays or {}))),
+            ("metrics", "metrics", tuple((key, -1) for key in sorted(self._metrics))),
+        )
+
+    @property
+    def answer(self) -> dict[str, Any] | None:
+        """The probe handler's answer; None if there is none."""
+        return self._answer
+
+    def arrays(self, model: SentModel) -> Arrays:
+        """Return the arrays of the trained model."""
+        if self._arrays is None:
+            raise ValueError("reply must carry arrays, got none")
+        return self._arrays
+
+    def replace_arrays(self, arrays: Mapping[str, NDArray[Any]], model: SentModel) -> None:
+        """Replace some of the arrays."""
+        self._arrays = {**(self._arrays or {}), **arrays}
+
+    def replace_metric(self, key: str, value: float) -> None:
+        """Replace a metric."""
+        self._metrics = {**self._metrics, key: value}
+
+    def check_records(self, *, arrays: bool) -> None:
+        """Raise ValueError if arrays are expected and there are none."""
+        if arrays and self._arrays is None:
+            raise ValueError("reply must carry arrays, got none")
+
+
 Reply = TypeVar("Reply", bound=ClientReply)
 """A framework's own class of replies."""
 
@@ -368,6 +465,16 @@ class ReplyReader:
     ----------
     checks
         What the metrics of a reply must contain.
+
+    Examples
+    --------
+    >>> reader, record = ReplyReader(ReplyChecks(None, "train_loss")), RoundRecord()
+    >>> purpose = Purpose("training", 0, SentModel({"w": np.zeros(2)}))
+    >>> replies = {3: PlainReply({"w": np.ones(2)}), 7: PlainReply({"w": np.full(2, np.nan)})}
+    >>> list(reader.read(purpose, replies, record, sketch=None).trained)
+    [3]
+    >>> record.refused[0]["client"]
+    7
     """
 
     def __init__(self, checks: ReplyChecks) -> None:

@@ -79,6 +79,13 @@ class FederatedRoundEvent(RoundEvent):
     ----------
     record
         The record of the round. Evaluation metrics are added to it after this event.
+
+    Examples
+    --------
+    >>> from adcs.observers import Observer
+    >>> class Refusals(Observer):
+    ...     def on_round(self, event):
+    ...         print(event.record.refused)
     """
 
     record: RoundRecord
@@ -98,6 +105,11 @@ class Exchange(Generic[Reply]):
         The bytes of the contents that were sent.
     seconds
         The time from sending to the end of the wait.
+
+    Examples
+    --------
+    >>> Exchange(clients=[3, 7], bytes_down=800).replies
+    {}
     """
 
     clients: Sequence[ClientId] = ()
@@ -126,6 +138,11 @@ class Round(Generic[Reply]):
         Training replies that came in answer to the probe; their clients need not train again.
     done
         Whether its replies have been aggregated.
+
+    Examples
+    --------
+    >>> Round(server_round=0).record.trained
+    []
     """
 
     server_round: int

@@ -52,6 +52,15 @@ def apply_weights(
     clients
         All clients that could have been selected. Those that have not reported their number of
         examples count as average ones.
+
+    Examples
+    --------
+    >>> from adcs.federated import PlainReply
+    >>> replies = {3: PlainReply({"w": np.ones(2)}, {"n": 10}), 7: PlainReply(metrics={"n": 10})}
+    >>> model = SentModel({"w": np.zeros(2)})
+    >>> apply_weights(Cohort((3, 7), (1.0, 3.0)), replies, model, "n", {}, (3, 7))
+    >>> replies[7].metrics
+    {'n': 30.0}
     """
     weights = dict(zip(cohort.clients, cohort.weights, strict=True))
     scale = 1.0
