@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adcs.federated.replies import Purpose, ReplyChecks, SentModel
+from adcs.federated.replies import Purpose, ReplyChecks, SentModel, metric_signals
 from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Request
 
@@ -137,10 +137,11 @@ def answer_probe(
     >>> answer_probe(question, {"train_loss": 0.5}, lambda: [np.array([3.0, 4.0])], seconds=0.1)
     {'loss': 0.5, 'norm': 5.0, 'seconds': 0.1}
     """
+    named = {"loss": metrics.get(question.loss_key), "examples": metrics.get(question.weight_key)}
     answer: dict[str, Any] = {
-        name: metrics[key]
-        for name, key in (("loss", question.loss_key), ("examples", question.weight_key))
-        if isinstance(metrics.get(key), (int, float))
+        name: value
+        for name, value in {**named, **metric_signals(metrics)}.items()
+        if isinstance(value, (int, float))
     }
     try:
         layers = update()

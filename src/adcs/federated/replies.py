@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from adcs._types import ClientId
 from adcs.federated.recorder import RoundRecord
-from adcs.reports.report import ABSURD, ClientReport, validate_report
+from adcs.reports.report import ABSURD, NUMBERS, ClientReport, validate_report
 from adcs.reports.sketch import Sketcher
 
 Arrays = dict[str, NDArray[Any]]
@@ -35,6 +35,16 @@ Layout = tuple[tuple[str, str, tuple[tuple[str, int], ...]], ...]
 """Names and kinds of a reply's records, with their keys and the lengths of lists (else -1)."""
 
 Stage = Literal["identity", "probe", "training", "evaluation"]
+
+METRIC_SIGNALS = tuple(
+    name
+    for name in NUMBERS
+    if name not in ("loss", "norm", "examples", "compute_seconds", "communication_seconds")
+)
+"""Signals that clients report as a metric of the same name.
+
+The loss and the number of examples have names that the user chooses; norm and times are measured.
+"""
 
 _STATISTIC = re.compile(
     r"(^|[./_])(running_mean|running_var|num_batches_tracked|moving_mean|moving_variance)(:\d+)?$"
@@ -242,6 +252,15 @@ def _loss(metrics: Mapping[str, Any], key: str) -> float:
     if not abs(loss) <= ABSURD:
         raise ValueError(f"{key} must be finite and at most {ABSURD:g}, got {loss:g}")
     return loss
+
+
+def metric_signals(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the signals that a client reports as metrics of the same name.
+
+    >>> metric_signals({"train_loss": 0.5, "num-examples": 10})
+    {}
+    """
+    return {name: metrics[name] for name in METRIC_SIGNALS if name in metrics}
 
 
 def check_finite(metrics: Mapping[str, Any]) -> None:
@@ -588,6 +607,7 @@ class ReplyReader:
             loss=metrics.get(self.checks.loss_key),
             examples=None if weight_key is None else metrics[weight_key],
             **signals,
+            **metric_signals(metrics),
         )
 
     def _answer_report(
@@ -614,6 +634,7 @@ class ReplyReader:
             sketch=sketch,
             examples=answer.get("examples"),
             compute_seconds=answer.get("seconds"),
+            **metric_signals(answer),
         )
 
     def _loss_report(
@@ -630,7 +651,9 @@ class ReplyReader:
                 )
             key = losses[0]
         check_finite({key: metrics[key]})
-        return ClientReport(client, purpose.server_round, loss=metrics[key])
+        return ClientReport(
+            client, purpose.server_round, loss=metrics[key], **metric_signals(metrics)
+        )
 
     def _refuse_unusual(
         self, name: str, layouts: Mapping[ClientId, Layout], record: RoundRecord, stage: Stage
