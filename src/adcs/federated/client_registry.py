@@ -13,9 +13,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from adcs._types import ClientId
 from adcs.federated.replies import Purpose
+
+Node = TypeVar("Node", int, str)
+"""A framework's own ids of nodes."""
 
 MAX_PARTITION = 2**53
 """Partition ids are below this, so that every JSON reader sees the same number."""
@@ -30,7 +34,7 @@ def key_id(public_key: bytes) -> str:
     return f"key:{hashlib.sha256(public_key).hexdigest()[:32]}"
 
 
-def node_client_id(node: int) -> str:
+def node_client_id(node: int | str) -> str:
     """Return the client id of a node that has no other identity.
 
     >>> node_client_id(12345678901234567890)
@@ -40,7 +44,7 @@ def node_client_id(node: int) -> str:
 
 
 @dataclass(frozen=True)
-class PendingMessage:
+class PendingMessage(Generic[Node]):
     """A message that was not answered in time.
 
     Attributes
@@ -58,12 +62,12 @@ class PendingMessage:
     7
     """
 
-    node: int
+    node: Node
     purpose: Purpose
     since: float
 
 
-class ClientRegistry:
+class ClientRegistry(Generic[Node]):
     """Maps nodes to client ids and tracks pending answers.
 
     Parameters
@@ -84,7 +88,7 @@ class ClientRegistry:
 
     Examples
     --------
-    >>> registry = ClientRegistry()
+    >>> registry = ClientRegistry[int]()
     >>> registry.unidentified([77, 88])
     [77, 88]
     >>> registry.identify(77, 3)
@@ -98,16 +102,16 @@ class ClientRegistry:
         self.authenticated = authenticated
         self.partition_ids = partition_ids
         self.patience = patience
-        self.clients: dict[int, ClientId] = {}
+        self.clients: dict[Node, ClientId] = {}
         self.id_conflicts: dict[ClientId, str] = {}
-        self._first_seen: dict[int, None] = {}  # nodes in the order in which they were first seen
-        self._identified: set[int] = set()
-        self._partitions: dict[int, int] = {}
-        self._pending: dict[str, PendingMessage] = {}
+        self._first_seen: dict[Node, None] = {}  # nodes in the order in which they were first seen
+        self._identified: set[Node] = set()
+        self._partitions: dict[Node, int] = {}
+        self._pending: dict[str, PendingMessage[Node]] = {}
 
     # Identity.
 
-    def unidentified(self, nodes: Iterable[int]) -> list[int]:
+    def unidentified(self, nodes: Iterable[Node]) -> list[Node]:
         """Return the nodes to ask for their partition id.
 
         A node is asked once. If its answer is lost, it is asked again when it is not pending.
@@ -119,7 +123,7 @@ class ClientRegistry:
         self._first_seen |= {node: None for node in new if node not in self._first_seen}
         return new
 
-    def identify(self, node: int, partition: object = None) -> None:
+    def identify(self, node: Node, partition: object = None) -> None:
         """Record that a node has answered; anything but a small integer is no partition id."""
         self._identified.add(node)
         if isinstance(partition, bool) or not isinstance(partition, int):
@@ -128,7 +132,7 @@ class ClientRegistry:
             self._first_seen.setdefault(node)
             self._partitions[node] = partition
 
-    def resolve(self, public_keys: Mapping[int, bytes]) -> dict[ClientId, int]:
+    def resolve(self, public_keys: Mapping[Node, bytes]) -> dict[ClientId, Node]:
         """Return the node of each connected client.
 
         Of two nodes that claim one partition id, the node that was seen first has it while it is
@@ -143,15 +147,15 @@ class ClientRegistry:
         self.clients = {node: client for client, node in nodes.items()}
         return nodes
 
-    def client_of(self, node: int) -> ClientId:
+    def client_of(self, node: Node) -> ClientId:
         """Return the client id of a node, connected at the last `resolve` or not."""
         return self.clients.get(node, node_client_id(node))
 
-    def _by_key(self, public_keys: Mapping[int, bytes]) -> dict[ClientId, int]:
+    def _by_key(self, public_keys: Mapping[Node, bytes]) -> dict[ClientId, Node]:
         return {key_id(key) if key else node_client_id(n): n for n, key in public_keys.items()}
 
-    def _by_partition(self, connected: Iterable[int]) -> dict[ClientId, int]:
-        nodes: dict[ClientId, int] = {}
+    def _by_partition(self, connected: Iterable[Node]) -> dict[ClientId, Node]:
+        nodes: dict[ClientId, Node] = {}
         self.id_conflicts = {}
         for node in sorted(connected, key=self._seniority()):
             partition = self._partitions.get(node)
@@ -167,17 +171,17 @@ class ClientRegistry:
                 nodes[partition] = node
         return nodes
 
-    def _seniority(self) -> Callable[[int], tuple[int, int]]:
+    def _seniority(self) -> Callable[[Node], tuple[int, Node]]:
         rank = {node: i for i, node in enumerate(self._first_seen)}
         return lambda node: (rank.get(node, len(rank)), node)
 
     # Pending answers.
 
-    def add_pending(self, message_id: str, node: int, purpose: Purpose, now: float) -> None:
+    def add_pending(self, message_id: str, node: Node, purpose: Purpose, now: float) -> None:
         """Record that a message was not answered in time."""
         self._pending[message_id] = PendingMessage(node, purpose, now)
 
-    def pop_pending(self, message_id: str) -> PendingMessage | None:
+    def pop_pending(self, message_id: str) -> PendingMessage[Node] | None:
         """Return and forget a pending message, now that it is answered; None if it is unknown."""
         return self._pending.pop(message_id, None)
 
@@ -185,7 +189,7 @@ class ClientRegistry:
         """Return the ids of the messages that are still to be answered."""
         return list(self._pending)
 
-    def pending_nodes(self) -> set[int]:
+    def pending_nodes(self) -> set[Node]:
         """Return the nodes with an answer pending."""
         return {message.node for message in self._pending.values()}
 
@@ -198,7 +202,7 @@ class ClientRegistry:
         }
 
     def split(
-        self, nodes: Mapping[ClientId, int]
+        self, nodes: Mapping[ClientId, Node]
     ) -> tuple[tuple[ClientId, ...], tuple[ClientId, ...]]:
         """Return the clients that are available and those that are pending.
 

@@ -212,7 +212,7 @@ class RoundDriver(Generic[Reply]):
         self.unweighted = unweighted
         self.round: Round[Reply] | None = None
         self._reader = ReplyReader(checks)
-        self._sketch: Sketcher | None = getattr(scheduler, "sketch", None)
+        self._sketch: Sketcher | None = scheduler.sketch
 
     def begin(self) -> Round[Reply]:
         """Start a round; one that was broken off is not counted, and this one replaces it."""

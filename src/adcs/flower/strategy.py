@@ -181,7 +181,7 @@ class Scheduled(Strategy):
             warn_once=self._warn_once,
             unweighted=None if averages_by_weight(strategy) else type(strategy).__name__,
         )
-        self._registry = ClientRegistry(
+        self._registry = ClientRegistry[int](
             authenticated=authenticated, partition_ids=partition_ids, patience=patience
         )
         self._transport = Transport(self._registry)
@@ -339,7 +339,7 @@ class Scheduled(Strategy):
         self,
         grid: Grid,
         nodes: Iterable[int],
-        late: Iterable[tuple[PendingMessage, FlowerReply]],
+        late: Iterable[tuple[PendingMessage[int], FlowerReply]],
         record: RoundRecord,
     ) -> dict[ClientId, int]:
         """Return the node of each client that may be asked, after asking new nodes who they are."""
@@ -399,7 +399,7 @@ class Scheduled(Strategy):
 
     def _observe_late(
         self,
-        late: Iterable[tuple[PendingMessage, FlowerReply]],
+        late: Iterable[tuple[PendingMessage[int], FlowerReply]],
         nodes: Mapping[ClientId, int],
     ) -> None:
         """Pass late answers of clients that are still there on to the scheduler."""

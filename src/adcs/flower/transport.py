@@ -34,7 +34,7 @@ class Transport:
         The client registry.
     """
 
-    def __init__(self, registry: ClientRegistry) -> None:
+    def __init__(self, registry: ClientRegistry[int]) -> None:
         self.registry = registry
 
     def send(
@@ -69,7 +69,7 @@ class Transport:
             self.registry.add_pending(message_id, node, purpose, now)
         return answered
 
-    def collect_late(self, grid: Grid) -> list[tuple[PendingMessage, FlowerReply]]:
+    def collect_late(self, grid: Grid) -> list[tuple[PendingMessage[int], FlowerReply]]:
         """Return the late replies that have arrived, and forget messages that are too old."""
         late = []
         pending = self.registry.pending_messages()
