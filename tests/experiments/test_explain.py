@@ -13,11 +13,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from adcs._types import ClientId
+from adcs.dpp import Selection
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.explain import explain
 from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import similarity, unit_rows
-from adcs.dpp.selection import Selection
 from adcs.experiments.why import at_random, sentence, tables
 from adcs.reports.report import ClientReport
 from adcs.run_folder import plain

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import adcs
 from adcs._serialization import pack
+from adcs.dpp.tolerances import descending
 from adcs.experiments.specs import make_scheduler
 from adcs.reports.quality import rescale
 from adcs.schedulers.ocs import optimal_probabilities
-from adcs.schedulers.ranking import descending
 from adcs.testing import Crowd
 
 

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from adcs._types import ClientId
-from adcs.dpp.numbers import brief
+from adcs._validation import brief
 from adcs.reports.report import ClientReport, plain_client
 from adcs.reports.sketch import Sketcher
 from adcs.reports.store import ReportStore

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from adcs._types import ClientId
-from adcs.dpp.numbers import brief
+from adcs._validation import brief
 from adcs.reports.report import plain_client
 
 UNKNOWN = "unknown"

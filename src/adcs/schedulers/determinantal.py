@@ -10,9 +10,8 @@ import numpy as np
 
 from adcs._types import ClientId, Float64Array, FloatArray
 from adcs.dpp.constraints import Constraints
-from adcs.dpp.greedy import greedy_map_features, greedy_map_trusted
+from adcs.dpp.greedy import Selection, greedy_map_features, greedy_map_trusted
 from adcs.dpp.kernel import check_theta, similarity, unit_rows
-from adcs.dpp.selection import Selection
 from adcs.dpp.tolerances import Scoring
 from adcs.reports.quality import (
     Quality,
