@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from adcs.dpp import blocks
+from adcs.dpp import exact_bounds
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.exact import _Node, _reduce, _Search
 from adcs.dpp.kernel import similarity, unit_rows
@@ -33,7 +33,7 @@ def best_of_all(kernel, weight, places, theta, labels, cap):
 @pytest.mark.parametrize("cap", [2, 9])
 @pytest.mark.parametrize("block", [3, 12])
 def test_no_set_is_above_its_bound(monkeypatch, block, cap, theta):
-    monkeypatch.setattr(blocks, "_BLOCK", block)
+    monkeypatch.setattr(exact_bounds, "_BLOCK", block)
     for seed in range(4):
         rng = np.random.default_rng(seed)
         n, places = 8, int(rng.integers(2, 7))

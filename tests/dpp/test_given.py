@@ -42,9 +42,9 @@ def objective(c: np.ndarray, q: np.ndarray, theta: float, rows: list[int]) -> fl
 def test_each_pick_is_the_best_with_given_and_earlier_picks(lazy: bool, problem: Any) -> None:
     rows, q, theta, held, m = problem
     c = similarity(unit_rows(rows))
-    limits = greedy._FEW, greedy._GRAM
+    limits = greedy._SMALL, greedy._LARGE
     if lazy:
-        greedy._FEW = greedy._GRAM = 0
+        greedy._SMALL = greedy._LARGE = 0
     try:
         constraints = Constraints(given=held)
         found = [
@@ -52,7 +52,7 @@ def test_each_pick_is_the_best_with_given_and_earlier_picks(lazy: bool, problem:
             greedy_map_features(rows, m, quality=q, theta=theta, constraints=constraints),
         ]
     finally:
-        greedy._FEW, greedy._GRAM = limits
+        greedy._SMALL, greedy._LARGE = limits
     for selection in found:
         assert selection.indices.size == selection.rank == m
         together = list(held)

@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adcs._types import Float64Array, IndexArray
-from adcs.dpp.blocks import block_bounds
 from adcs.dpp.constraints import Constraints, ResolvedConstraints
-from adcs.dpp.greedy import greedy_map
-from adcs.dpp.kernel import as_quality, as_similarity, check_theta, quality_precision
-from adcs.dpp.selection import Selection
-from adcs.dpp.tolerances import Scoring
+from adcs.dpp.exact_bounds import block_bounds
+from adcs.dpp.greedy import Selection, greedy_map
+from adcs.dpp.kernel import as_quality, as_similarity, check_theta
+from adcs.dpp.tolerances import Scoring, set_tie
 
 _WELL_CONDITIONED = 1e-7  # smallest to largest eigenvalue from which R^-1 is trusted
 
@@ -77,7 +76,7 @@ def exact_map(
     search = _Search(
         theta=theta,
         floor=Scoring.of_kernel(similarity, quality, theta=theta).floor,
-        margin=_margin(quality, q, theta, m),
+        margin=set_tie(quality, theta, m),
         node_limit=node_limit,
         best=better.objective,
     )
@@ -128,7 +127,7 @@ def improve(
     first = now = _ordered(similarity, selection.indices, quality, theta, constraints)
     if not np.isfinite(first.objective):
         return selection, 0.0
-    margin = _margin(quality, q, theta, m)
+    margin = set_tie(quality, theta, m)
     for _ in range(max_swaps):
         inside = now.indices
         outside = np.setdiff1d(np.flatnonzero(room.allowed), inside)
@@ -198,11 +197,6 @@ def _summable(quality: ArrayLike | None, n: int) -> Float64Array:
         if np.isfinite(2.0 * np.abs(q).sum()):
             return q
     raise ValueError(f"quality is too large to be added up: the largest is {np.abs(q).max():g}")
-
-
-def _margin(quality: ArrayLike | None, q: Float64Array, theta: float, m: int) -> float:
-    """Return the difference of objectives below which two sets count as equal."""
-    return m * (1e-10 + 2 * quality_precision(quality) * theta * float(np.abs(q).max()))
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,7 @@ from adcs._types import Float64Array, IndexArray
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import greedy_map_trusted
 from adcs.dpp.kernel import as_quality, as_similarity, check_theta
-from adcs.dpp.tolerances import Scoring
-
-TIE = 1e-6
-"""Scores this close, relatively, count as a tie where the closest pick is sought."""
+from adcs.dpp.tolerances import EXPLAINED_TIE, Scoring
 
 Reason = Literal["rules", "redundant", "quality", "tie", "several"]
 
@@ -176,11 +173,11 @@ def explain(
     chosen = _distinct(indices, n)
     scoring = scoring or Scoring.of_kernel(similarity, quality, theta=theta)
     constraints = constraints or Constraints()
-    floor = scoring.floor + scoring.blur
+    floor = scoring.floor + scoring.kernel_error
     required = np.isin(chosen, np.asarray(constraints.required, dtype=np.intp))
     squares, own = _residuals(c, chosen, required, floor)
     scores = _diversity(squares, theta, floor)
-    worth = scoring.weigh(q)
+    worth = scoring.quality_term(q)
     alike = np.abs(c[:, chosen])
     alike[chosen, np.arange(chosen.size)] = -1.0
     nearest = chosen[alike.argmax(axis=1)]
@@ -194,7 +191,9 @@ def explain(
     totals = scores + worth
     winners = totals[np.arange(chosen.size), chosen][:, None]
     behind = winners - totals
-    lost = np.where(np.abs(behind) <= TIE * np.maximum(1.0, np.abs(winners)), np.inf, behind)
+    lost = np.where(
+        np.abs(behind) <= EXPLAINED_TIE * np.maximum(1.0, np.abs(winners)), np.inf, behind
+    )
     lost[required] = np.inf
     search = _Search(c, chosen, q, scoring, constraints)
     # In which picks a row took part, and by how much it may have lost one and still have tied.
@@ -202,18 +201,18 @@ def explain(
     shut: NDArray[np.bool_] = ~np.any(opened, axis=0)
     running = opened if theta == 1.0 else opened & (squares > floor)
     picked = np.maximum(squares[np.arange(chosen.size), chosen], floor)
-    blur = scoring.tolerance(picked, worth[chosen])
+    margin = scoring.tie_margin(picked, worth[chosen])
     if theta == 0.0:  # it is that of r^2 there
-        blur = blur / picked
-    lift = scoring.weigh(np.maximum(q, q[chosen].max())) - worth
-    better = running & (behind - lift < -blur[:, None]) & (lift > 0.0)
+        margin = margin / picked
+    lift = scoring.quality_term(np.maximum(q, q[chosen].max())) - worth
+    better = running & (behind - lift < -margin[:, None]) & (lift > 0.0)
     with_quality: NDArray[np.bool_] = np.any(better, axis=0)
-    apart = winners - worth <= blur[:, None]
+    apart = winners - worth <= margin[:, None]
     if theta < 1.0:  # while anybody has a direction of its own, the search does not start afresh
         apart |= ~np.array(own)[:, None]
     apart &= opened
     with_direction: NDArray[np.bool_] = np.any(apart, axis=0)
-    tied: NDArray[np.bool_] = running[-1] & (np.abs(behind[-1]) <= blur[-1])
+    tied: NDArray[np.bool_] = running[-1] & (np.abs(behind[-1]) <= margin[-1])
     left_out = []
     for row in np.setdiff1d(np.arange(n), chosen).tolist():
         step = int(lost[:, row].argmin())

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from adcs._types import Float64Array, IndexArray
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.kernel import as_rows
+from adcs.dpp.tolerances import COST_TIE, EXCLUDED, best_row, tie_order
 
-_TIE = 1e-12  # of the cost: differences below it are rounding
 _CLOSE = 1e-2  # of |a|^2 + |b|^2: below it, cancellation would show in d^2
 _BATCH = 64  # gains refreshed at a time
 
@@ -136,7 +136,8 @@ def facility_location(
         free[row] = False
         places[room.codes[row]] -= 1
     chosen = np.array(picks, dtype=np.intp)
-    centres = np.sort(np.append(chosen, room.given))
+    centres = np.append(chosen, room.given)
+    centres = centres[tie_order(centres)]
     assignment = np.full(n, -1, dtype=np.intp)
     assignment[among] = _nearest(d[np.ix_(among, centres)], centres)
     assignment[centres] = centres
@@ -159,7 +160,7 @@ class _Cover:
         """Return the row, of those open, that lowers the cost most, and by how much."""
         fresh = ~open_
         top = -np.inf
-        tolerance = _TIE * float(self.nearest.sum())
+        tolerance = COST_TIE * float(self.nearest.sum())
         while True:
             stale = np.flatnonzero(~fresh & (self._bound >= top - tolerance))
             if stale.size == 0:
@@ -170,7 +171,7 @@ class _Cover:
             self._bound[stale] = np.maximum(fall, 0.0).sum(axis=1)
             fresh[stale] = True
             top = max(top, float(self._bound[stale].max()))
-        row = int(np.flatnonzero(open_ & (self._bound >= top - tolerance))[0])
+        row = best_row(np.where(open_, self._bound, EXCLUDED), top - tolerance)
         return row, float(self._bound[row])
 
     def add(self, row: int) -> None:
@@ -181,5 +182,5 @@ class _Cover:
 def _nearest(distances: Float64Array, chosen: IndexArray) -> IndexArray:
     """Return for each row the nearest of chosen, the first of equals."""
     least = distances.min(axis=1, keepdims=True)
-    place: IndexArray = (distances <= least * (1.0 + _TIE)).argmax(axis=1)
+    place: IndexArray = (distances <= least * (1.0 + COST_TIE)).argmax(axis=1)
     return chosen[place]

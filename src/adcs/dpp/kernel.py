@@ -12,6 +12,7 @@ its logarithm.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -20,10 +21,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg.blas import dsymv, idamax
 
 from adcs._types import Float64Array, FloatArray
-from adcs.dpp.numbers import as_numbers, brief, real, total
-
-FLOAT32_PRECISION, FLOAT64_PRECISION = (float(np.finfo(t).eps) for t in (np.float32, np.float64))
-"""The relative rounding of numbers of either type."""
+from adcs._validation import as_numbers, brief, real
 
 _SAFE = 1e290  # lengths up to this, and down to its inverse, have an inverse without loss
 
@@ -119,28 +117,6 @@ def as_quality(quality: ArrayLike | None, n: int) -> Float64Array:
     if bad.size:
         raise ValueError(f"quality must be finite: entry {bad[0]} is {q[bad[0]]}")
     return q
-
-
-def quality_precision(quality: ArrayLike | None) -> float:
-    """Return the relative rounding of numbers as they were given.
-
-    Values that are all exact in float32 were most likely computed in float32, whatever their
-    type is by now, and those that differ by its rounding only are to tie: at the first round
-    every client's loss is the same number. Whole numbers given as such are not rounded at all.
-
-    >>> quality_precision(np.array([np.float32(0.1), np.float32(0.2)], dtype=np.float64))
-    1.1920928955078125e-07
-    >>> quality_precision([0.1, 0.2])
-    2.220446049250313e-16
-    """
-    narrow = True
-    if quality is not None:
-        values = as_numbers(quality, "quality").astype(np.float64, copy=False)
-        if np.asarray(quality).dtype.kind in "iu":
-            return FLOAT64_PRECISION
-        with np.errstate(over="ignore"):
-            narrow = bool((values.astype(np.float32) == values).all())
-    return FLOAT32_PRECISION if narrow else FLOAT64_PRECISION
 
 
 def row_norms(rows: FloatArray) -> Float64Array:
@@ -356,6 +332,21 @@ def log_det(similarity: FloatArray, subset: ArrayLike) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         sign, value = np.linalg.slogdet(similarity[np.ix_(index, index)])
     return float(value) if sign > 0 else float("-inf")
+
+
+def total(values: Float64Array) -> float:
+    """Return a sum, the largest float64 in place of one that is beyond it.
+
+    >>> total(np.array([1.5e308, 1.5e308, -1.5e308])), total(np.array([1.5e308, 1.5e308]))
+    (1.5e+308, 1.7976931348623157e+308)
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        plain = float(values.sum())
+        if math.isfinite(plain):
+            return plain
+        halved = np.ldexp(values, -64).sum()
+        most = np.finfo(np.float64).max
+        return float(np.clip(np.ldexp(halved, 64), -most, most))
 
 
 def combine(log_det: float, quality_sum: float, theta: float) -> float:

@@ -220,9 +220,9 @@ class _Kernel:
             if conditioning:
                 score[~held[free]] = -np.inf
             pivot = int(free[score.argmax()])
-            if square[pivot] < self.scoring.doubtful(smallest):
+            if square[pivot] < self.scoring.recheck_threshold(smallest):
                 coefficients = solve_triangular(lower[pivots, :rank].T, lower[pivot, :rank])
-                if not self.scoring.significant(square[pivot], coefficients):
+                if not self.scoring.is_significant(square[pivot], coefficients):
                     square[pivot] = 0.0  # nothing but rounding
                     continue
             smallest = min(smallest, float(square[pivot]))
