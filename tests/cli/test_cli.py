@@ -27,11 +27,11 @@ from adcs.experiments import console as console_module
 from adcs.experiments.beyond.protocol import BeyondPlan
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import plain_log
-from adcs.experiments.folders import create_run
-from adcs.experiments.replay import replay
+from adcs.experiments.explain import replay
+from adcs.experiments.runner import create_run
 from adcs.experiments.specs import NAMES
 from adcs.run_folder import RunFolder
-from adcs.simulation.datasets.registry import DataUnavailable
+from adcs.simulation.datasets import DataUnavailable
 from adcs.simulation.network import NetworkSettings
 
 # A shell's background jobs ignore Ctrl-C, and hand that on: the handler is set explicitly.
