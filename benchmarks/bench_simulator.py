@@ -43,7 +43,7 @@ import numpy as np
 from adcs.dpp.facility_location import facility_location, pairwise_distances
 from adcs.dpp.greedy import greedy_map_features
 from adcs.experiments.config import Experiment
-from adcs.simulation.datasets.registry import from_arrays
+from adcs.simulation.datasets import from_arrays
 
 METHODS = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS")
 PLAIN = "PyTorch, loop over clients"

@@ -24,7 +24,7 @@ from typing import Any
 from credentials import make_certificates, make_node_key
 from loopback import Loopback, tail
 
-from adcs.simulation.datasets.registry import DataUnavailable, load
+from adcs.simulation.datasets import DataUnavailable, load
 
 APP = Path(__file__).resolve().parent
 

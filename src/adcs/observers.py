@@ -1,12 +1,13 @@
 """Observers of a run: what an engine announces in each round.
 
 The simulator and federations announce the same events. An observer subclasses `Observer` and
-implements the methods that it needs. Rounds are counted from 0, as in schedulers.
+implements the methods that it needs. Rounds are counted from 0, as in schedulers. A simulation has
+several runs: events name the run that they belong to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,3 +112,17 @@ class Observer:
 
     def on_end(self) -> None:
         """Called at the end of the run."""
+
+
+def listeners(observers: Iterable[Observer], method: str) -> list[Observer]:
+    """Return the observers that implement a method, so that other events need not be made.
+
+    >>> class Progress(Observer):
+    ...     def on_round(self, event):
+    ...         print(event.server_round)
+    >>> progress = Progress()
+    >>> listeners([progress], "on_round") == [progress], listeners([progress], "on_selection")
+    (True, [])
+    """
+    default = getattr(Observer, method)
+    return [observer for observer in observers if getattr(type(observer), method) is not default]

@@ -27,11 +27,11 @@ from adcs.experiments import console as console_module
 from adcs.experiments.beyond.protocol import BeyondPlan
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import plain_log
-from adcs.experiments.folders import create_run
-from adcs.experiments.replay import replay
+from adcs.experiments.explain import replay
+from adcs.experiments.runner import create_run
 from adcs.experiments.specs import NAMES
 from adcs.run_folder import RunFolder
-from adcs.simulation.datasets.registry import DataUnavailable
+from adcs.simulation.datasets import DataUnavailable
 from adcs.simulation.network import NetworkSettings
 
 # A shell's background jobs ignore Ctrl-C, and hand that on: the handler is set explicitly.
@@ -607,7 +607,7 @@ def test_schedulers_are_listed() -> None:
     assert all(name in result.stdout for name in NAMES)
     assert "candidates=None" in result.stdout
     one = adcs("schedulers", "ADCS")
-    assert "R, the number of rounds that a kernel serves." in one.stdout
+    assert "R: all clients are probed, and the kernel is rebuilt, every R rounds." in one.stdout
     assert "refresh_every=20" in one.stdout
     assert ">>>" not in one.stdout
     assert "did you mean ADCS" in refused(adcs("schedulers", "ADSC"))

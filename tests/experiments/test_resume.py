@@ -14,10 +14,16 @@ from adcs._serialization import pack, unpack
 from adcs.cli.app import app
 from adcs.experiments import runner as compare
 from adcs.experiments.config import Experiment, from_dict
-from adcs.experiments.folders import create_run, experiment_of
-from adcs.experiments.replay import replay
+from adcs.experiments.explain import replay
 from adcs.experiments.reproduce import Plan
-from adcs.experiments.runner import run_experiment, run_task, same_data, tasks
+from adcs.experiments.runner import (
+    create_run,
+    experiment_of,
+    run_experiment,
+    run_task,
+    same_data,
+    tasks,
+)
 from adcs.run_folder import RunFolder, fingerprint
 
 

@@ -15,7 +15,6 @@ from adcs.cli.app import app
 from adcs.experiments import claims
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.figures import line_figure
-from adcs.experiments.folders import create_run
 from adcs.experiments.outputs import equal_time, make_section
 from adcs.experiments.report import panel, setting, warnings, write_report
 from adcs.experiments.reproduce import (
@@ -25,6 +24,7 @@ from adcs.experiments.reproduce import (
     outputs,
     paper_experiment,
 )
+from adcs.experiments.runner import create_run
 from adcs.experiments.statistics import Estimate
 from adcs.experiments.styles import styles_of
 from adcs.run_folder import RunFolder

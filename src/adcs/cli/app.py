@@ -19,7 +19,7 @@ from adcs.cli.reproduce import reproduce
 from adcs.cli.theory import theory
 from adcs.experiments.console import show_table
 from adcs.experiments.specs import NAMES, describe
-from adcs.simulation.datasets.registry import available, fetch
+from adcs.simulation.datasets import available, fetch
 
 
 class Commands(TyperGroup):

@@ -12,9 +12,9 @@ from adcs.cli.errors import guarded, resumable
 from adcs.cli.options import absolute, check_folder
 from adcs.experiments.beyond.protocol import BeyondPlan, Verdict
 from adcs.experiments.console import console, progress, say, shout
-from adcs.experiments.folders import next_folder
 from adcs.experiments.outputs import Section
 from adcs.experiments.reproduce import Plan
+from adcs.run_folder import next_folder
 
 STYLES = {"holds": "green", "does not hold": "bold red", "undecided": "yellow"}
 

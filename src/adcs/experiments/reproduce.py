@@ -21,12 +21,17 @@ from typing import Any
 
 from adcs._validation import did_you_mean
 from adcs.experiments.config import Experiment, from_dict
-from adcs.experiments.folders import create_run, experiment_of, unfinished
 from adcs.experiments.hints import check_value
 from adcs.experiments.outputs import Output, Section, make_section
 from adcs.experiments.records import checked_records
 from adcs.experiments.report import seeds_of, setting
-from adcs.experiments.runner import Progress, run_experiment
+from adcs.experiments.runner import (
+    Progress,
+    create_run,
+    experiment_of,
+    run_experiment,
+    unfinished,
+)
 from adcs.experiments.statistics import LEVEL
 from adcs.experiments.wording import table_note
 from adcs.run_folder import RunFolder, read_json, refuse_foreign, write_atomically

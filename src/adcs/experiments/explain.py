@@ -1,14 +1,23 @@
-"""A past choice in words: for each pick why it is in, for each client left out why it is not."""
+"""Why a past cohort was selected: the run is replayed, and the selection put into words.
+
+A run is a function of its config, so a replay needs nothing else. It has the same schedulers in its
+pass and the same measured rounds as the run, in a process with one BLAS thread; its selection
+counts can be compared with the run's records.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from concurrent.futures import wait
 from typing import Any
 
 from adcs._types import ClientId
 from adcs.dpp.explain import Miss
-from adcs.schedulers.choice import Choice
+from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.runner import Progress, report_rounds, same_data, worker_pool
+from adcs.observers import Observer, SelectionEvent
+from adcs.schedulers.choice import Choice, look
 
 Table = tuple[str, list[str], list[list[str]]]
 
@@ -18,6 +27,92 @@ REASONS = (
     "quality, if its quality were the best among the chosen; tie, if its id were the smaller one; "
     "redundant with several, if its update had nothing in common with the others'."
 )
+
+
+class SelectionRecorder(Observer):
+    """Keeps what a scheduler knew when it selected the cohort of one round.
+
+    Parameters
+    ----------
+    run
+        The name of the run.
+    server_round
+        The round.
+
+    Attributes
+    ----------
+    choice
+        What was known; None before the round.
+    """
+
+    def __init__(self, run: str, server_round: int) -> None:
+        self.choice: Choice | None = None
+        self._wanted = (run, server_round)
+
+    def on_selection(self, event: SelectionEvent) -> None:
+        """Keep the selection if it is the wanted one."""
+        if (event.run, event.server_round) == self._wanted:
+            self.choice = look(event.scheduler, event.available, event.cohort)
+
+
+def replay(
+    experiment: Experiment,
+    seed: int,
+    label: str,
+    server_round: int,
+    progress: Progress | None = None,
+    *,
+    fingerprint: str | None = None,
+) -> tuple[Choice, int, list[int]]:
+    """Replay a run up to a round; return what was known at its selection.
+
+    Parameters
+    ----------
+    experiment, seed, label, server_round
+        The run, and the round whose selection is explained.
+    progress
+        Called with progress a few times a second.
+    fingerprint
+        The `data_fingerprint` of the run's config: other data is refused. None does not compare.
+
+    Returns
+    -------
+    choice
+        What was known when the cohort of that round was selected.
+    evaluated
+        The last evaluated round up to it.
+    counts
+        How often each client had been selected before that one, as in its record.
+    """
+    with worker_pool(1, 1) as (pool, rounds_done):
+        future = pool.submit(_replay, experiment.as_dict(), seed, label, server_round, fingerprint)
+        while not wait([future], timeout=0.2).done:
+            if progress is not None:
+                progress(rounds_done[0], server_round + 1)
+        found = future.result()
+    if progress is not None:
+        progress(server_round + 1, server_round + 1)
+    return found
+
+
+def _replay(
+    config: dict[str, Any], seed: int, label: str, server_round: int, fingerprint: str | None
+) -> tuple[Choice, int, list[int]]:
+    experiment = from_dict(config)
+    labels = next(labels for labels in experiment.passes() if label in labels)
+    simulation = experiment.simulation(seed, labels, same_data(experiment, fingerprint))
+    recorder = SelectionRecorder(label, server_round)
+    simulation.observers.append(recorder)
+    run = next(run for run in simulation.runs if run.name == label)
+    evaluated, counts = 0, run.counts.tolist()
+    while simulation.server_round <= server_round:
+        measured = simulation.server_round % experiment.eval_every == 0
+        if measured:
+            evaluated, counts = simulation.server_round, run.counts.tolist()
+            report_rounds(0, simulation.server_round)
+        simulation.step(measured=measured)
+    assert recorder.choice is not None
+    return recorder.choice, evaluated, counts
 
 
 def tables(choice: Choice) -> list[Table]:
