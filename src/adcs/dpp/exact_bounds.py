@@ -1,8 +1,8 @@
 """Upper bounds on determinants of subsets, for branch and bound.
 
-The rows are cut into blocks of similar ones, and what lies between blocks is forgotten, which can
-only raise a determinant (Fischer's inequality): the best subset of every size is found in each
-block by enumeration, and sizes are shared out among blocks.
+The rows are divided into blocks of similar ones, and entries between blocks are set to zero, which
+can only raise a determinant (Fischer's inequality). The best subset of every size is found in each
+block by enumeration, and the total size is divided among the blocks in the best way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from adcs._types import Float64Array, IndexArray
 
-_BLOCK = 12  # rows a block: 2^12 subsets are enumerated in about a millisecond
+_BLOCK = 12  # rows in a block: its 2^12 subsets are enumerated in about a millisecond
 
 
 def block_bounds(
@@ -29,7 +29,7 @@ def block_bounds(
     *,
     kept: bool,
 ) -> tuple[Float64Array, Float64Array]:
-    """Bound (1 - theta) log det + weight over subsets of a size that hold, or lack, each row.
+    """Bound (1 - theta) log det + weight over subsets of a size with, and without, each row.
 
     The subsets are the rows chosen (kept) or the rows left out; caps count the chosen ones.
 
@@ -51,26 +51,26 @@ def block_bounds(
             mine = table.member[:, : block.size][:, codes[block] == code]
             worth[b, (mine == kept).sum(axis=1) > caps[code]] = -np.inf
     best = np.maximum.reduceat(worth[:, table.by_size], table.starts, axis=1)
-    holding = np.full((len(blocks), width, width + 1), -np.inf)
-    lacking = holding.copy()
+    containing = np.full((len(blocks), width, width + 1), -np.inf)
+    omitting = containing.copy()
     starts = table.half_starts
-    holding[:, :, 1:] = np.maximum.reduceat(worth[:, table.holding], starts, axis=2)
-    lacking[:, :, :-1] = np.maximum.reduceat(worth[:, table.lacking], starts, axis=2)
+    containing[:, :, 1:] = np.maximum.reduceat(worth[:, table.containing], starts, axis=2)
+    omitting[:, :, :-1] = np.maximum.reduceat(worth[:, table.omitting], starts, axis=2)
     with_row, without_row = np.empty(weight.size), np.empty(weight.size)
     for b, block in enumerate(blocks):
         others = [best[a] for a in range(len(blocks)) if a != b]
         rest = np.full(size + 1, -np.inf)
-        shared = reduce(_share, others, np.zeros(1))[: size + 1]
-        rest[: shared.size] = shared
+        combined = reduce(_combine_sizes, others, np.zeros(1))[: size + 1]
+        rest[: combined.size] = combined
         some = min(width, size) + 1
         complement = rest[::-1][:some]
-        with_row[block] = (holding[b, : block.size, :some] + complement).max(axis=1)
-        without_row[block] = (lacking[b, : block.size, :some] + complement).max(axis=1)
+        with_row[block] = (containing[b, : block.size, :some] + complement).max(axis=1)
+        without_row[block] = (omitting[b, : block.size, :some] + complement).max(axis=1)
     return with_row, without_row
 
 
 def _blocks(kernel: Float64Array) -> list[IndexArray]:
-    """Cut the rows into blocks of nearly equal size, strongly correlated rows together."""
+    """Divide the rows into blocks of nearly equal size, strongly correlated rows together."""
     n = kernel.shape[0]
     width = -(-n // -(-n // _BLOCK))
     root = np.sqrt(np.diagonal(kernel))
@@ -81,10 +81,10 @@ def _blocks(kernel: Float64Array) -> list[IndexArray]:
     while left.any():
         strongest = np.where(left, np.where(left, affinity, 0.0).max(axis=1), -1.0)
         block: list[int] = []
-        pull = strongest
+        strength = strongest
         while len(block) < width and left.any():
-            pick = int(np.where(left, pull, -1.0).argmax())
-            pull = affinity[pick] if not block else pull + affinity[pick]
+            pick = int(np.where(left, strength, -1.0).argmax())
+            strength = affinity[pick] if not block else strength + affinity[pick]
             block.append(pick)
             left[pick] = False
         blocks.append(np.array(block, dtype=np.intp))
@@ -92,7 +92,7 @@ def _blocks(kernel: Float64Array) -> list[IndexArray]:
 
 
 def _log_minors(stack: Float64Array, floor: float) -> Float64Array:
-    """Return log det of every principal submatrix of each matrix; bit i of a place is row i."""
+    """Return log det of every principal submatrix of each matrix; bit i of an index is row i."""
     logs = np.zeros((stack.shape[0], 1))
     rest = stack[:, None]
     for _ in range(stack.shape[1]):
@@ -106,8 +106,8 @@ def _log_minors(stack: Float64Array, floor: float) -> Float64Array:
     return logs
 
 
-def _share(a: Float64Array, b: Float64Array) -> Float64Array:
-    """Return the best sum for each total size: max-plus convolution."""
+def _combine_sizes(a: Float64Array, b: Float64Array) -> Float64Array:
+    """Return the best sum for each total size, by max-plus convolution."""
     out = np.full(a.size + b.size - 1, -np.inf)
     for i in range(b.size):
         np.maximum(out[i : i + a.size], a + b[i], out=out[i : i + a.size])
@@ -116,13 +116,13 @@ def _share(a: Float64Array, b: Float64Array) -> Float64Array:
 
 @dataclass(frozen=True)
 class _Subsets:
-    """All subsets of a few rows, sorted by size: all of them, those with and without each row."""
+    """The subsets of a few rows, sorted by size: all, and those with and without each row."""
 
     member: NDArray[np.bool_]
     by_size: IndexArray
     starts: IndexArray
-    holding: IndexArray
-    lacking: IndexArray
+    containing: IndexArray
+    omitting: IndexArray
     half_starts: IndexArray
 
 
@@ -132,13 +132,13 @@ def _subsets(width: int) -> _Subsets:
     size = member.sum(axis=1)
     by_size = np.argsort(size, kind="stable")
     ordered = member[by_size].T
-    holding = np.array([by_size[row] for row in ordered])
-    lacking = np.array([by_size[~row] for row in ordered])
+    containing = np.array([by_size[row] for row in ordered])
+    omitting = np.array([by_size[~row] for row in ordered])
     return _Subsets(
         member=member,
         by_size=by_size,
         starts=np.searchsorted(size[by_size], np.arange(width + 1)),
-        holding=holding,
-        lacking=lacking,
-        half_starts=np.searchsorted(size[lacking[0]], np.arange(width)),
+        containing=containing,
+        omitting=omitting,
+        half_starts=np.searchsorted(size[omitting[0]], np.arange(width)),
     )

@@ -2,12 +2,12 @@
 
 from adcs.theory.bias import bias, general_bound, share_bound
 from adcs.theory.certificate import Certificate, certify, least_gain
-from adcs.theory.clustering import find_clusters
 from adcs.theory.clusters import (
     ClusterCheck,
     Condition,
     StrongClusterBounds,
     check_clusters,
+    find_clusters,
     strong_cluster_bounds,
 )
 from adcs.theory.convergence import (

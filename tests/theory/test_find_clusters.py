@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adcs.theory import check_clusters, find_clusters
-from adcs.theory.clustering import SUBSTANTIAL, _best_cut, _cut, _tree
+from adcs.theory.clusters import SUBSTANTIAL, _best_cut, _cut, _tree
 from adcs.theory.gram import cosines
 
 
