@@ -607,7 +607,7 @@ def test_schedulers_are_listed() -> None:
     assert all(name in result.stdout for name in NAMES)
     assert "candidates=None" in result.stdout
     one = adcs("schedulers", "ADCS")
-    assert "R, the number of rounds that a kernel serves." in one.stdout
+    assert "R: all clients are probed, and the kernel is rebuilt, every R rounds." in one.stdout
     assert "refresh_every=20" in one.stdout
     assert ">>>" not in one.stdout
     assert "did you mean ADCS" in refused(adcs("schedulers", "ADSC"))
