@@ -17,7 +17,6 @@ from adcs.reports.report import (
     REQUESTABLE,
     SIGNALS,
     ClientReport,
-    facts_in,
     flatten,
     validate_report,
 )
@@ -36,10 +35,6 @@ class TestSignals:
         assert SIGNALS["loss"].wire_bytes(1000, sketcher) == 4
         assert SIGNALS["update"].wire_bytes(1000) == 1000
         assert SIGNALS["update"].wire_bytes(1000, sketcher) == sketcher.nbytes
-
-    def test_facts_of_a_reply_are_found_by_name(self):
-        metrics = {"train_loss": 1.0, "examples": 3, "communication_seconds": 0.5, "loss": 2.0}
-        assert facts_in(metrics) == {"examples": 3, "communication_seconds": 0.5}
 
 
 class TestValidation:

@@ -424,7 +424,7 @@ def test_extreme_norms_survive(norm: float, dtype: str) -> None:
         ({"size": 2.0}, "size must be a whole number from 1 to 2147483647, got 2.0"),
         ({"size": True}, "size must be a whole number from 1 to 2147483647, got True"),
         ({"kind": "fft"}, "kind must be one of count, sparse, gaussian, got 'fft'"),
-        ({"dtype": "int4"}, "dtype must be one of float32, int8, got 'int4'"),
+        ({"dtype": "int4"}, r"dtype must be one of float32, int8, got 'int4'; did you mean int8\?"),
         ({"seed": -1}, "seed must be a whole number from 0 to 18446744073709551615, got -1"),
         ({"seed": "0"}, "seed must be a whole number from 0 to 18446744073709551615, got '0'"),
     ],

@@ -18,7 +18,12 @@ from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Scheduler
 from adcs.simulation.scheduler_errors import describe_error
 
-NAMES = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS", "LiveADCS")
+NAMES = tuple(
+    name
+    for name, kind in inspect.getmembers(schedulers, inspect.isclass)
+    if name in schedulers.__all__ and issubclass(kind, Scheduler) and not inspect.isabstract(kind)
+)
+"""The schedulers that `adcs.schedulers` exports."""
 
 
 def make_scheduler(spec: str, seed: int) -> Scheduler:

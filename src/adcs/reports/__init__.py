@@ -5,7 +5,7 @@ Reports are untrusted input.
 
 from adcs.reports.form import Form
 from adcs.reports.quality import qualities
-from adcs.reports.report import SIGNALS, ClientReport, Signal, facts_in, validate_report
+from adcs.reports.report import SIGNALS, ClientReport, Signal, validate_report
 from adcs.reports.sketch import Sketch, Sketcher
 from adcs.reports.store import ReportStore
 from adcs.reports.table import ReportTable
@@ -19,7 +19,6 @@ __all__ = [
     "Signal",
     "Sketch",
     "Sketcher",
-    "facts_in",
     "qualities",
     "validate_report",
 ]

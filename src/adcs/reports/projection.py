@@ -1,8 +1,8 @@
-"""Random linear maps from d numbers to k that keep inner products, for vectors of any length.
+"""Random linear maps from d numbers to k that keep inner products, for vectors of any size.
 
 The map P is never stored. Each of its entries is a hash of the seed and of the coordinate's
-place, so a block of it can be computed wherever it is needed, and only the order of the numbers
-counts: not how they are cut into layers, nor the process, nor NumPy's own random generators.
+position, so a block of it can be computed wherever it is needed. Only the order of the numbers
+matters: not how they are split into layers, nor the process, nor NumPy's own random generators.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Projection:
     kind
         "count", "sparse" or "gaussian".
     size
-        k, the length of what comes out.
+        k, the number of values in the image.
     seed
-        Chooses P: 0 to 2**64 - 1.
+        Determines P: 0 to 2**64 - 1.
 
     Examples
     --------
@@ -61,26 +61,28 @@ class Projection:
 
     def layers(self, layers: Sequence[NDArray[Any]]) -> tuple[Float64Array, Float64Array]:
         """Return P g (1 x k) and ||g||^2 (1) of one vector g given as arrays one after another."""
-        length = sum(layer.size for layer in layers)
-        return self._project(_blocks(layers, self._step(length)), 1, length)
+        update_size = sum(layer.size for layer in layers)
+        return self._project(_blocks(layers, self._step(update_size)), 1, update_size)
 
     def rows(self, rows: FloatArray) -> tuple[Float64Array, Float64Array]:
         """Return P g (N x k) and ||g||^2 (N) of each row, bit for bit as `layers` would."""
-        n, length = rows.shape
-        step = self._step(length)
-        return self._project((rows[:, i : i + step] for i in range(0, length, step)), n, length)
+        n, update_size = rows.shape
+        step = self._step(update_size)
+        return self._project(
+            (rows[:, i : i + step] for i in range(0, update_size, step)), n, update_size
+        )
 
-    def _step(self, length: int) -> int:
+    def _step(self, update_size: int) -> int:
         """Return how many coordinates to take at a time."""
         if self.kind == "gaussian":
             return max(1, _GAUSSIAN_BLOCK // self.size)
         if self.kind == "count":
             return _BLOCK
-        run = math.isqrt(length)
+        run = math.isqrt(update_size)
         return run * max(1, min(_BLOCK // run, _BLOCK // self.size))
 
     def _project(
-        self, blocks: Iterable[FloatArray], n: int, length: int
+        self, blocks: Iterable[FloatArray], n: int, update_size: int
     ) -> tuple[Float64Array, Float64Array]:
         sums = np.zeros((n, self.size))
         squares = np.zeros(n)
@@ -88,7 +90,7 @@ class Projection:
         # Sums may overflow on their way to being refused by the caller.
         with np.errstate(over="ignore", invalid="ignore"):
             for block in blocks:
-                add = self._adder(start, block.shape[1], length)
+                add = self._adder(start, block.shape[1], update_size)
                 for i in range(n):
                     x = block[i].astype(np.float64)
                     squares[i] += np.square(x).sum()
@@ -96,11 +98,11 @@ class Projection:
                         _check_finite(x, start)
                     add(x, sums[i])
                 start += block.shape[1]
-            scale = math.sqrt(math.isqrt(length) / self.size) if self.kind == "sparse" else 1.0
+            scale = math.sqrt(math.isqrt(update_size) / self.size) if self.kind == "sparse" else 1.0
             return sums * scale, squares
 
     def _adder(
-        self, start: int, width: int, length: int
+        self, start: int, width: int, update_size: int
     ) -> Callable[[Float64Array, Float64Array], None]:
         """Return the function that adds the image of coordinates start to start + width.
 
@@ -124,17 +126,17 @@ class Projection:
                 np.add.at(out, buckets, _flip(x, flips))
 
             return add_count
-        run = math.isqrt(length)
+        run = math.isqrt(update_size)
         runs = -(-width // run)
         h = _hash(self.key, start // run * self.size, runs * self.size)
-        places = _below(h, run) + np.repeat(np.arange(runs) * run, self.size)
+        positions = _below(h, run) + np.repeat(np.arange(runs) * run, self.size)
         rows = np.tile(np.arange(self.size), runs)
         # The last run may be cut short: an entry beyond the end of the vector meets nothing.
-        inside = places < width
-        places, rows, flips = places[inside], rows[inside], (h << np.uint64(63))[inside]
+        inside = positions < width
+        positions, rows, flips = positions[inside], rows[inside], (h << np.uint64(63))[inside]
 
         def add_sparse(x: Float64Array, out: Float64Array) -> None:
-            np.add.at(out, rows, _flip(x[places], flips))
+            np.add.at(out, rows, _flip(x[positions], flips))
 
         return add_sparse
 

@@ -162,15 +162,6 @@ def has_learning_signal(report: ClientReport) -> bool:
     return any(getattr(report, name) is not None for name in LEARNING_SIGNALS)
 
 
-def facts_in(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts among the metrics of a client's reply, by the names of their signals.
-
-    >>> facts_in({"train_loss": 0.3, "compute_seconds": 2.5})
-    {'compute_seconds': 2.5}
-    """
-    return {name: metrics[name] for name in FACTS if name in metrics}
-
-
 def flatten(update: Update) -> FloatArray:
     """Return an update, one array or a list of layer arrays, as one vector.
 

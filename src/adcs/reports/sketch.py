@@ -1,16 +1,16 @@
-"""Sketches: small stand-ins for clients' updates that keep inner products.
+"""Sketches: short representations of clients' updates that keep inner products.
 
 A sketch is a linear map of an update g (d numbers) to k numbers, s = P g, with E[P^T P] = I, so
 that s_1 . s_2 is an unbiased estimate of g_1 . g_2 with an error of about
 ||g_1|| ||g_2|| / sqrt(k). P is never sent and never stored: each of its entries is a hash of the
-seed and of the coordinate's place in the update, so a client computes it again, block by block,
-and all clients with the same settings use the same P.
+seed and of the coordinate's position in the update, so a client computes it block by block, and
+all clients with the same settings use the same P.
 
 Kinds:
 
 - ``count``: CountSketch. Each coordinate is added, with a random sign, to one of k buckets.
 - ``sparse``: very sparse random projections (Li, Hastie and Church, 2006), with s = sqrt(d).
-  Each row of P has one entry +-sqrt(s / k), at a random place, in every run of s coordinates;
+  Each row of P has one entry +-sqrt(s / k), at a random position, in every run of s coordinates;
   the independent entries of Li et al. are as many on average. It makes only k sqrt(d) additions,
   and is less exact when a few coordinates carry the update.
 - ``gaussian``: independent normal entries of variance 1 / k. The reference, and slow.
@@ -23,7 +23,7 @@ offset type    what
 0      uint8   version of this layout, 1
 1      uint8   kind (0 count, 1 sparse, 2 gaussian) + 16 * dtype (0 float32, 1 int8)
 2      uint16  check of the seed
-4      uint32  d, the length of the update
+4      uint32  d, how many numbers the update has
 8      float32 norm of the update itself, not of its sketch
 12     float32 scale: value = scale * stored value; 1 for float32
 16     dtype   k stored values; the largest int8 is 127 or -127
@@ -42,6 +42,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adcs._types import Float64Array
+from adcs._validation import check_choice, check_int
 from adcs.dpp.kernel import as_rows
 from adcs.reports.projection import KINDS, Projection, as_layers
 
@@ -51,7 +52,7 @@ _VERSION = 1
 _HEADER = struct.Struct("<BBHIff")
 # Inside these bounds norms, values and their squares' sums are safe in the formats used here.
 _NORM_RANGE = (1e-30, 1e30)
-_MAX_LENGTH = 2**32 - 1
+_MAX_UPDATE_SIZE = 2**32 - 1
 _MAX_SIZE = 2**31 - 1
 _MAX_SEED = 2**64 - 1
 
@@ -64,12 +65,12 @@ class Sketch:
     ----------
     values
         k float32 numbers, read-only. Inner products of two sketches' values approximate those
-        of the updates; the values are not scaled to unit length.
+        of the updates; the values are not scaled to norm one.
     norm
         The update's own norm, exact to float32.
     update_size
-        d, the length of the update; None where it is not known. Sketches of updates of
-        different lengths must not be compared.
+        d, how many numbers the update has; None where it is not known. Sketches of updates of
+        different sizes must not be compared.
     wire
         The bytes that `encode` returns; None for a sketch that no Sketcher made.
 
@@ -86,7 +87,7 @@ class Sketch:
     wire: bytes | None = field(default=None, repr=False)
 
     def encode(self) -> bytes:
-        """Return the sketch as it travels: `Sketcher.nbytes` bytes."""
+        """Return the sketch in its wire format: `Sketcher.nbytes` bytes."""
         if self.wire is None:
             raise ValueError("a sketch can be encoded only if a Sketcher made it")
         return self.wire
@@ -97,21 +98,21 @@ class Sketcher:
     """Turns updates into sketches; clients and server must use the same settings.
 
     The same settings give the same sketch in every process. An update may come as one array or
-    as a list of layers of any shapes: only the order of its numbers counts. The values of
+    as a list of layers of any shapes: only the order of its numbers matters. The values of
     ``count`` and ``sparse`` are the same to the last bit on every platform, those of
     ``gaussian`` up to rounding.
 
     Parameters
     ----------
     size
-        k, the numbers in a sketch. For cohorts of m clients, max(256, 8 m) serves well.
+        k, the numbers in a sketch. For cohorts of m clients, max(256, 8 m) is enough.
     kind
         "count", "sparse" or "gaussian".
     dtype
-        What travels: "int8" or "float32". int8 is as accurate in practice: its rounding is far
-        below the error of the sketch.
+        Type of the values on the wire: "int8" or "float32". int8 is as accurate in practice: its
+        rounding is far below the error of the sketch.
     seed
-        Chooses the random map: 0 to 2**64 - 1.
+        Determines the random map: 0 to 2**64 - 1.
 
     Examples
     --------
@@ -135,12 +136,10 @@ class Sketcher:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_whole("size", self.size, 1, _MAX_SIZE)
-        if self.kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
-        _check_whole("seed", self.seed, 0, _MAX_SEED)
+        check_int("size", self.size, minimum=1, maximum=_MAX_SIZE)
+        check_choice("kind", self.kind, KINDS)
+        check_choice("dtype", self.dtype, DTYPES)
+        check_int("seed", self.seed, minimum=0, maximum=_MAX_SEED)
 
     @property
     def nbytes(self) -> int:
@@ -150,7 +149,7 @@ class Sketcher:
     def sketch(self, update: ArrayLike | Sequence[ArrayLike]) -> Sketch:
         """Return the sketch of an update: an array, or a list of layers of any shapes.
 
-        Memory beyond the update is a few blocks, whatever its length.
+        Memory beyond the update is a few blocks, whatever its size.
 
         >>> layers = Sketcher().sketch([[[1.0, 2.0], [3.0, 4.0]], [5.0]])
         >>> layers.encode() == Sketcher().sketch([1.0, 2.0, 3.0, 4.0, 5.0]).encode()
@@ -161,10 +160,11 @@ class Sketcher:
         ValueError: update must be finite: coordinate 1 is nan
         """
         layers = as_layers(update)
-        length = _check_length(sum(layer.size for layer in layers))
+        update_size = _check_update_size(sum(layer.size for layer in layers))
         images, squares = self._projection.layers(layers)
-        stored, scales, norms = self._finish(images, squares, length, "update")
-        header = _HEADER.pack(_VERSION, self._code, self._seed_check, length, norms[0], scales[0])
+        stored, scales, norms = self._finish(images, squares, update_size, "update")
+        start = (_VERSION, self._code, self._seed_check, update_size)
+        header = _HEADER.pack(*start, norms[0], scales[0])
         return self.decode(header + stored.astype(self._wire_dtype).tobytes())
 
     def sketch_rows(self, updates: ArrayLike) -> tuple[NDArray[np.float32], Float64Array]:
@@ -178,9 +178,9 @@ class Sketcher:
         ((2, 8), array([5., 2.]))
         """
         rows = as_rows(updates)
-        length = _check_length(rows.shape[1])
+        update_size = _check_update_size(rows.shape[1])
         images, squares = self._projection.rows(rows)
-        stored, scales, norms = self._finish(images, squares, length, "row {}")
+        stored, scales, norms = self._finish(images, squares, update_size, "row {}")
         return stored.astype(np.float32) * scales[:, None], norms
 
     def decode(self, data: bytes) -> Sketch:
@@ -199,7 +199,7 @@ class Sketcher:
                 f"sketch of size {self.size} in {self.dtype} must be {self.nbytes} bytes long, "
                 f"got {len(wire)}"
             )
-        version, code, seed_check, length, norm, scale = _HEADER.unpack_from(wire)
+        version, code, seed_check, update_size, norm, scale = _HEADER.unpack_from(wire)
         if version != _VERSION:
             raise ValueError(f"sketch must have layout version {_VERSION}, got {version}")
         if code != self._code:
@@ -208,7 +208,7 @@ class Sketcher:
             )
         if seed_check != self._seed_check:
             raise ValueError(f"sketch was made with another seed than this sketcher's {self.seed}")
-        _check_length(length)
+        _check_update_size(update_size)
         _check_norm(norm, "sketch")
         stored = np.frombuffer(wire, self._wire_dtype, offset=_HEADER.size)
         if self.dtype == "float32" and scale != 1.0:
@@ -217,10 +217,10 @@ class Sketcher:
         top = np.abs(stored.astype(np.int16) if self.dtype == "int8" else stored).max()
         if self.dtype == "int8" and top != 127:
             raise ValueError(f"sketch in int8 must have largest magnitude 127, got {top}")
-        _check_top(float(top) * scale, norm, length, "sketch")
+        _check_top(float(top) * scale, norm, update_size, "sketch")
         values = stored.astype(np.float32) * np.float32(scale)
         values.flags.writeable = False
-        return Sketch(values=values, norm=norm, update_size=length, wire=wire)
+        return Sketch(values=values, norm=norm, update_size=update_size, wire=wire)
 
     @property
     def _wire_dtype(self) -> np.dtype[Any]:
@@ -239,7 +239,7 @@ class Sketcher:
         return self._projection.key >> 48
 
     def _finish(
-        self, images: Float64Array, squares: Float64Array, length: int, name: str
+        self, images: Float64Array, squares: Float64Array, update_size: int, name: str
     ) -> tuple[NDArray[Any], NDArray[np.float32], Float64Array]:
         """Return stored values, scales and norms, after the checks that `decode` makes."""
         largest = 127.0 if self.dtype == "int8" else 1.0
@@ -249,23 +249,17 @@ class Sketcher:
             sent = tops.astype(np.float32).astype(np.float64) * largest
         for i in range(len(images)):
             _check_norm(float(norms[i]), name.format(i))
-            _check_top(float(sent[i]), float(norms[i]), length, name.format(i))
+            _check_top(float(sent[i]), float(norms[i]), update_size, name.format(i))
         if self.dtype == "float32":
             return images.astype(np.float32), np.ones(len(images), dtype=np.float32), norms
         # As int8 at once: the -0.0 of a float would not survive the wire.
         return np.rint(images / tops[:, None]).astype(np.int8), tops.astype(np.float32), norms
 
 
-def _check_whole(name: str, value: int, low: int, high: int) -> None:
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or not low <= value <= high:
-        raise ValueError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
-
-
-def _check_length(length: int) -> int:
-    if not 1 <= length <= _MAX_LENGTH:
-        raise ValueError(f"update must have 1 to {_MAX_LENGTH} coordinates, got {length}")
-    return length
+def _check_update_size(update_size: int) -> int:
+    if not 1 <= update_size <= _MAX_UPDATE_SIZE:
+        raise ValueError(f"update must have 1 to {_MAX_UPDATE_SIZE} coordinates, got {update_size}")
+    return update_size
 
 
 def _check_norm(norm: float, name: str) -> None:
@@ -277,10 +271,10 @@ def _check_norm(norm: float, name: str) -> None:
         )
 
 
-def _check_top(top: float, norm: float, length: int, name: str) -> None:
-    # No honest value is larger. A smaller one is what rounding leaves when an update cancels
-    # itself in every bucket; that happens to tiny sizes only.
-    if not 1e-6 * norm <= top <= 10.0 * math.sqrt(length) * norm:
+def _check_top(top: float, norm: float, update_size: int, name: str) -> None:
+    # No true value is larger. A smaller one is rounding, where an update cancels itself in every
+    # bucket; that happens for tiny sketches only.
+    if not 1e-6 * norm <= top <= 10.0 * math.sqrt(update_size) * norm:
         raise ValueError(
             f"{name} must have a sketch with its largest value from 1e-6 to 10 sqrt(d) times the "
             f"norm {norm:g}, got {top:g}; if the update cancels itself, use a larger size"

@@ -21,12 +21,12 @@ from adcs.schedulers.live_adcs import LiveADCS
 from adcs.schedulers.snapshot import SnapshotScheduler
 
 RECORDED_LIMIT = 200
-"""Up to this many clients a record of a choice says why the others were left out."""
+"""Up to this many clients, the record of a choice has the reasons for all clients."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was known when a cohort was chosen.
+    """What a scheduler knew when it chose a cohort.
 
     Attributes
     ----------
@@ -35,22 +35,28 @@ class Choice:
     available
         The clients to choose from.
     theta
-        Weight of quality, for a determinantal scheduler; None for others.
+        Weight of quality, for schedulers with a DPP; None for others.
     known
-        The clients that it could choose by what they had reported, in the order of the rows of
-        `explanation`.
+        The clients with usable reports, in the order of the rows of `explanation`.
     explanation
-        Picks and rows left out; None where the scheduler is not determinantal.
+        The picks and the rows left out; None for schedulers without a DPP.
     scores
-        What clients were ranked by, where they were ranked.
+        The numbers by which clients were ranked, where they were ranked.
     ranked_by
-        The name of that: "loss" or "norm".
+        The signal that these numbers are: "loss" or "norm".
     nearest
-        For other schedulers that know updates: each client's most similar chosen one.
+        For other schedulers that have updates: each client's most similar chosen one, and the
+        similarity.
     required
-        The clients that are in every cohort while they are available.
+        The required clients.
     capped
-        Whether there are caps on groups.
+        Whether groups have caps.
+
+    Examples
+    --------
+    >>> choice = Choice(Cohort.of([2], drawn=[2]), available=(1, 2))
+    >>> choice.drawn
+    True
     """
 
     cohort: Cohort
@@ -66,18 +72,18 @@ class Choice:
 
     @property
     def waited(self) -> tuple[ClientId, ...]:
-        """Those who are in for having waited too long, whatever their score."""
+        """The clients that were chosen because they had waited too long."""
         return tuple(self.cohort.diagnostics.get("waited", ()))
 
     @property
     def drawn(self) -> bool:
-        """Whether all places went, by a seeded draw, to clients without a usable report."""
+        """Whether all chosen clients were drawn at random, for lack of usable reports."""
         drawn = self.cohort.diagnostics.get("drawn", ())
         return bool(self.cohort.clients) and set(self.cohort.clients) <= set(drawn)
 
 
 def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) -> Choice:
-    """Return what a scheduler knew, right after it has chosen.
+    """Return what a scheduler knew, right after its `select` has returned the cohort.
 
     >>> from adcs.schedulers import PowerOfChoice
     >>> from adcs.reports.report import ClientReport
@@ -135,20 +141,20 @@ def _explanation(
 def _ranking(
     scheduler: Scheduler, clients: tuple[ClientId, ...], chosen: Mapping[ClientId, float]
 ) -> tuple[str, dict[ClientId, float]]:
-    """Return the reported number that the scores of the chosen are, for everyone who told it."""
+    """Return the signal that the scores of the chosen clients are, and all clients' values."""
     newest = max(
         (scheduler.reports[c].server_round for c in chosen if c in scheduler.reports), default=0
     )
     for name in ("loss", "update_norm"):
-        told = {
+        values = {
             client: float(value)
             for client in clients
             if (report := scheduler.reports.get(client)) is not None
             and report.server_round == newest
             and (value := getattr(report, name)) is not None
         }
-        if all(told.get(client) == score for client, score in chosen.items()):
-            return ("norm" if name == "length" else name), told
+        if all(values.get(client) == score for client, score in chosen.items()):
+            return ("norm" if name == "update_norm" else name), values
     return "score", dict(chosen)
 
 
@@ -175,7 +181,7 @@ def _nearest(
 
 
 def as_record(choice: Choice) -> dict[str, Any]:
-    """Return a choice, without its cohort, as JSON values; what it does not have is left out.
+    """Return a choice, without its cohort, as JSON values; empty entries are left out.
 
     >>> as_record(Choice(Cohort.of([2]), (1, 2), scores={1: 0.5, 2: 0.7}, ranked_by="loss"))
     {'available': [1, 2], 'scores': [[1, 0.5], [2, 0.7]], 'ranked_by': 'loss'}
@@ -196,7 +202,7 @@ def as_record(choice: Choice) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any], cohort: Cohort) -> Choice:
-    """Return the choice that `as_record` has made a record of.
+    """Return the choice of a record that `as_record` returned.
 
     >>> choice = Choice(Cohort.of([2]), (1, 2), scores={1: 0.5, 2: 0.7}, ranked_by="loss")
     >>> from_record(as_record(choice), choice.cohort) == choice

@@ -37,6 +37,14 @@ class DeterminantalScheduler(SnapshotScheduler):
         The quality score: see `adcs.reports.quality.qualities`.
     **common
         `refresh_every`, `sketch`: see `SnapshotScheduler`; and `Scheduler`'s.
+
+    Examples
+    --------
+    >>> scheduler = DeterminantalScheduler(theta=0.0, refresh_every=20)
+    >>> updates = {"a": [1.0, 0.1], "b": [1.0, 0.0], "c": [0.0, 1.0]}
+    >>> scheduler.observe(0, [ClientReport(c, 0, update=updates[c]) for c in updates], "probe")
+    >>> scheduler.select(0, ["a", "b", "c"], 2).clients
+    ('a', 'c')
     """
 
     def __init__(

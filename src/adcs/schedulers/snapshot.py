@@ -26,6 +26,20 @@ class SnapshotScheduler(Scheduler):
         A `Sketcher` if clients are to send sketches in place of whole updates.
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
+
+    Examples
+    --------
+    A policy implements `_select_known`, the choice among clients with usable reports.
+
+    >>> class FirstKnown(SnapshotScheduler):
+    ...     def _select_known(self, server_round, known, m, constraints):
+    ...         return Cohort.of(known[:m])
+    >>> scheduler = FirstKnown(refresh_every=5)
+    >>> [r for r in range(12) if scheduler.request(r, ("a", "b"), 1).clients]
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    >>> scheduler.observe(0, [ClientReport(c, 0, update=[1.0]) for c in ("a", "b")], "probe")
+    >>> [r for r in range(12) if scheduler.request(r, ("a", "b"), 1).clients]
+    [0, 5, 10]
     """
 
     observed_sources = frozenset[Source]({"enrolment", "probe"})
