@@ -220,9 +220,7 @@ def test_a_line_that_is_no_record_is_named(runs: dict[str, Path], tmp_path: Path
         b"null\n": "it holds no JSON object",
         b'{"scheduler": "Uniform", "seed": 0, "server_round": 4.0}\n': "its server_round is 4.0",
         whole[0]: "Uniform, seed 0, round 0 is there before",
-        whole[0].replace(
-            b'"server_round":0', b'"server_round":3'
-        ): "round 3 is not an evaluated one",
+        whole[0].replace(b'"server_round":0', b'"server_round":3'): "round 3 is not an evaluated",
         whole[0].replace(b'"seed":0', b'"seed":1'): "seed 1 is not of this run",
         whole[0].replace(b"Uniform", b"Unifosm"): "scheduler Unifosm is not of this run",
         whole[0].replace(b'"worst":', b'"wosst":'): "worst is missing",

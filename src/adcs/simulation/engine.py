@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -47,7 +47,6 @@ PER_CLIENT_LIMIT = 1000
 GRAM_LIMIT = 50
 """With more clients than this, records leave out inner products between updates."""
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -88,16 +87,10 @@ class Run:
     selected: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     cohort_weights: Float64Array = field(default_factory=lambda: np.empty(0))
 
-    def call(
-        self,
-        server_round: int | None,
-        method: Callable[P, T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+    def call(self, server_round: int | None, method: Callable[..., T], *args: Any) -> T:
         """Call a method of the scheduler; an error of a user's scheduler names it and the round."""
         try:
-            return method(*args, **kwargs)
+            return method(*args)
         except Exception as error:
             named = scheduler_error(self.scheduler, error, server_round)
             if named is error:
@@ -270,7 +263,7 @@ class Simulation:
             run.selected = np.array(run.cohort.clients, dtype=np.intp)
             run.cohort_weights = np.array(run.cohort.weights) * self._p[run.selected]
         run.counts[run.selected] += 1
-        if observers := listeners(self.observers, "on_selection"):
+        if self.observers and (observers := listeners(self.observers, "on_selection")):
             event = SelectionEvent(
                 run=run.name,
                 seed=self.seed,
@@ -333,7 +326,7 @@ class Simulation:
             rate = lr if server_lr is None else server_lr
             self.parameters = self.parameters - self.parameters.dtype.type(rate) * update
         self.server_round += 1
-        if observers := listeners(self.observers, "on_round"):
+        if self.observers and (observers := listeners(self.observers, "on_round")):
             for run, cost, (clients, _) in zip(self.runs, costs, arrived, strict=True):
                 event = RoundEvent(
                     run=run.name,
