@@ -1,1 +1,5 @@
-"""Determinantal mathematics on arrays. Nothing here has heard of clients."""
+"""DPP algorithms on arrays; independent of federated learning."""
+
+from adcs.dpp.kernel import log_kernel
+
+__all__ = ["log_kernel"]
