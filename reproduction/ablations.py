@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from adcs._types import ClientId, Float64Array, FloatArray, IndexArray
+from adcs._types import Float64Array, IndexArray
 from adcs.reports.report import ClientReport
 from adcs.schedulers.base import Source
-from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
-from adcs.schedulers.live_adcs.scheduler import MAX_QUALITY, LiveADCS
+from adcs.schedulers.live_adcs import (
+    MAX_QUALITY,
+    LiveADCS,
+    LiveKernel,
+    LossTracker,
+    clip_outliers,
+)
 from adcs.schedulers.power_of_choice import PowerOfChoice
 
 
@@ -23,58 +28,83 @@ class NoReuse(LiveADCS):
 
 
 class RawQuality(LiveADCS):
-    """Quality is the loss itself, so that theta has the loss's unit."""
+    """Quality is the estimated loss itself, so that theta has the loss's unit."""
 
-    def scores(self, known: list[ClientId]) -> Float64Array:
-        """Return the believed losses."""
-        return self.loss_tracker.loss[self._places(known)]
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.quality = lambda losses, variances, unanswered: losses
 
 
 class NoUncertainty(LiveADCS):
-    """A loss counts the same, however long ago it was heard."""
+    """Quality is the standardised loss, whatever its variance."""
 
-    def scores(self, known: list[ClientId]) -> Float64Array:
-        """Return the believed losses in deviations over clients."""
-        losses = clip_outliers(self.loss_tracker.loss[self._places(known)])
-        q = (losses - losses.mean()) / (losses.std() or 1.0)
-        return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.quality = _certain_loss
+
+
+def _certain_loss(
+    losses: Float64Array, variances: Float64Array, unanswered: IndexArray
+) -> Float64Array:
+    losses = clip_outliers(losses)
+    q = (losses - losses.mean()) / (losses.std() or 1.0)
+    return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))
 
 
 class NoPrediction(LiveADCS):
-    """A loss is what it was when last heard."""
+    """A loss stays what it was at the last report."""
 
-    def _step(self, reports: list[ClientReport]) -> None:
-        pass
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.loss_tracker = _Unpredicted()
+
+
+class _Unpredicted(LossTracker):
+    def predict(self, products: Float64Array) -> None:
+        """Do nothing."""
 
 
 class NoSmoothing(LiveADCS):
-    """A report is believed as it is."""
+    """A report replaces the estimate."""
 
-    def __init__(self, **settings: object) -> None:
-        super().__init__(**settings)  # type: ignore[arg-type]
-        self.loss_tracker = _Credulous()
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.loss_tracker = _Unsmoothed()
 
 
-class _Credulous(LossTracker):
-    def _correct(self, clients: IndexArray, losses: Float64Array, server_round: int) -> None:
-        super()._correct(clients, losses, server_round)
-        self.loss[clients] = losses
+class _Unsmoothed(LossTracker):
+    def update(self, rows: IndexArray, losses: Float64Array, server_round: int) -> None:
+        """Take reports of losses at the model of a round, as they are."""
+        super().update(rows, losses, server_round)
+        self.loss[rows] = losses
 
 
 class EqualWeights(LiveADCS):
-    """All of the cohort count the same."""
+    """All clients of the cohort have the same weight."""
 
-    def weights(self, known: list[ClientId], chosen: IndexArray) -> Float64Array:
-        """Return equal weights."""
-        return np.full(chosen.size, 1.0 / chosen.size)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.weighting = _equal_weights
+
+
+def _equal_weights(
+    cosines: Float64Array, norms: Float64Array, log_shares: Float64Array, chosen: IndexArray
+) -> Float64Array:
+    return np.full(chosen.size, 1.0 / chosen.size)
 
 
 class NoDiversity(LiveADCS):
-    """The cohort has the largest qualities, alike or not; its weights are fitted all the same."""
+    """The cohort has the largest qualities, similar or not; its weights are fitted all the same."""
 
-    def kernel(self, known: list[ClientId]) -> tuple[FloatArray, Float64Array | None]:
-        """Return a kernel in which nobody resembles anybody."""
-        return self.live.directions(self._places(known)), np.eye(len(known))
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.kernel = _OrthogonalKernel()
+
+
+class _OrthogonalKernel(LiveKernel):
+    def similarity(self, rows: IndexArray) -> Float64Array | None:
+        """Return a similarity in which no client resembles another."""
+        return np.eye(rows.size)
 
 
 class OtherBatch(PowerOfChoice):

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import adcs
-from adcs.testing import CHECKS, Crowd, Make, check_scheduler
+from adcs.testing import CHECKS, FakeClients, MakeScheduler, check_scheduler
 
 SKETCH = adcs.Sketcher(size=64)
 
-SCHEDULERS: dict[str, Make] = {
+SCHEDULERS: dict[str, MakeScheduler] = {
     "Uniform": adcs.Uniform,
     "Uniform by size": partial(adcs.Uniform, by_size=True, seed=3),
     "Uniform independent": partial(adcs.Uniform, independent=True),
@@ -49,7 +49,7 @@ SCHEDULERS: dict[str, Make] = {
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_contract(name: str, check: Callable[[Make], None]) -> None:
+def test_contract(name: str, check: Callable[[MakeScheduler], None]) -> None:
     check(SCHEDULERS[name])
 
 
@@ -176,33 +176,39 @@ class Lawless(Plain):
         return adcs.Cohort.of(clients[:m])
 
 
+class Forgetful(Plain):
+    def select(self, server_round, available, m, pending=()):
+        return super().select(server_round, available, m)
+
+
 class Unchecked(Plain):
-    def select(self, server_round, available, m):
+    def select(self, server_round, available, m, pending=()):
         return self._select(server_round, tuple(available), m)
 
 
 FAULTS = [
-    (Negative, "exactly_m_distinct"),
-    (Greedy, "fewer_than_m"),
-    (FirstCome, "listing_order_is_nothing"),
-    (Numeric, "ids_are_opaque"),
-    (Counting, "request_is_pure"),
+    (Negative, "cohort_has_m_distinct_clients"),
+    (Greedy, "cohort_has_all_clients_if_fewer_than_m"),
+    (FirstCome, "order_of_clients_does_not_matter"),
+    (Numeric, "client_ids_are_opaque"),
+    (Counting, "request_changes_nothing"),
     (Unseeded, "same_seed_same_cohorts"),
     (Global, "same_seed_same_cohorts"),
     (Reseeding, "same_seed_same_cohorts"),
     (Turning, "resume_equals_uninterrupted"),
     (Loyal, "clients_come_and_go"),
-    (Trusting, "silence_is_survived"),
+    (Trusting, "cohort_without_answers"),
     (Credulous, "bad_reports_are_refused"),
-    (OneByOne, "tables_are_reports"),
+    (OneByOne, "table_equals_list_of_reports"),
     (Keeping, "reports_are_copied"),
-    (Lawless, "rules_are_obeyed"),
-    (Unchecked, "wrong_calls_are_errors"),
+    (Forgetful, "pending_clients_are_not_chosen"),
+    (Lawless, "constraints_are_kept"),
+    (Unchecked, "invalid_arguments_raise"),
 ]
 
 
 @pytest.mark.parametrize(("faulty", "check"), FAULTS, ids=lambda value: str(value))
-def test_checks_notice_faults(faulty: Make, check: str) -> None:
+def test_checks_notice_faults(faulty: MakeScheduler, check: str) -> None:
     by_name = {c.__name__: c for c in CHECKS}
     with pytest.raises((AssertionError, ValueError, LookupError, TypeError)):
         by_name[check](faulty)
@@ -217,12 +223,12 @@ PLAY = """
 import json, sys
 sys.path.insert(0, {here!r})
 from test_testing import SCHEDULERS
-from adcs.testing import Crowd
-crowd = Crowd(["c%d" % i for i in range(12)])
+from adcs.testing import FakeClients
+fake = FakeClients(["c%d" % i for i in range(12)])
 out = {{}}
 for name, make in SCHEDULERS.items():
     scheduler = make()
-    out[name] = [crowd.play(scheduler, r, 5).clients for r in range(4)]
+    out[name] = [fake.run_round(scheduler, r, 5).clients for r in range(4)]
 print(json.dumps(out))
 """
 
@@ -243,6 +249,6 @@ def test_same_cohorts_in_another_process_with_other_hashes() -> None:
 
 
 def test_another_seed_gives_other_cohorts() -> None:
-    crowd = Crowd(range(30))
-    cohorts = {frozenset(crowd.play(adcs.Uniform(seed=s), 0, 10).clients) for s in range(5)}
+    fake = FakeClients(range(30))
+    cohorts = {frozenset(fake.run_round(adcs.Uniform(seed=s), 0, 10).clients) for s in range(5)}
     assert len(cohorts) == 5

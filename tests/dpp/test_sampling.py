@@ -13,6 +13,7 @@ from scipy.stats import chi2_contingency, chisquare
 
 from adcs.dpp.kernel import alpha, similarity, unit_rows
 from adcs.dpp.sampling import (
+    _sample_projection,
     elementary_symmetric,
     log_probability,
     log_probability_mdpp,
@@ -300,3 +301,30 @@ def test_samples_of_orthogonal_rows_follow_the_probabilities(kind, n, m):
 
     assert p_value(0.5) > LEVEL
     assert p_value(0.75) < LEVEL
+
+
+def test_weights_whose_squares_leave_the_range_are_refused():
+    with pytest.raises(ValueError, match="quality is too large"):
+        log_probability(np.eye(2), [0], quality=[1.2e308, 0.0], theta=2 / 3)
+
+
+def test_a_row_that_was_drawn_is_not_drawn_again():
+    class Recording:
+        """Takes the likeliest row, and keeps what each was offered with."""
+
+        def __init__(self):
+            self.offers = []
+
+        def choice(self, n, p):
+            self.offers.append(p)
+            return int(p.argmax())
+
+    for seed in range(5):
+        rng = Recording()
+        vectors = np.linalg.qr(np.random.default_rng(seed).normal(size=(9, 6)))[0]
+        picks = _sample_projection(vectors, rng)
+        drawn = [int(p.argmax()) for p in rng.offers]
+        assert sorted(drawn) == picks.tolist()
+        for step, p in enumerate(rng.offers):
+            assert (p[drawn[:step]] == 0.0).all()
+            assert p.sum() == pytest.approx(1.0)

@@ -17,14 +17,13 @@ from adcs.dpp.constraints import Constraints
 from adcs.dpp.explain import explain
 from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import similarity, unit_rows
-from adcs.dpp.selection import Selection
 from adcs.experiments.why import at_random, sentence, tables
 from adcs.reports.report import ClientReport
 from adcs.run_folder import plain
 from adcs.schedulers import ADCS, DivFL, LiveADCS, PowerOfChoice, Uniform
 from adcs.schedulers.base import Cohort, Scheduler
 from adcs.schedulers.choice import Choice, as_record, from_record, look
-from adcs.schedulers.snapshot import Picked
+from adcs.schedulers.live_adcs import standardised_loss
 
 
 def kernel(n: int, d: int, seed: int) -> np.ndarray:
@@ -250,13 +249,13 @@ def live_rounds(scheduler: LiveADCS, rounds: int) -> list[tuple[Choice, dict[Cli
     clients = tuple(range(10))
     updates = unit_rows(rng.normal(size=(10, 6)))
     seen: list[dict[ClientId, float]] = []
-    describe = scheduler.describe
 
-    def watched(known: list[ClientId], q: np.ndarray, selection: Selection) -> Picked:
-        seen.append(dict(zip(known, q.tolist(), strict=True)))
-        return describe(known, q, selection)
+    def quality(losses: np.ndarray, variances: np.ndarray, unanswered: np.ndarray) -> np.ndarray:
+        q = standardised_loss(losses, variances, unanswered)
+        seen.append(dict(zip(clients, q.tolist(), strict=True)))
+        return q
 
-    scheduler.describe = watched  # type: ignore[method-assign]
+    scheduler.quality = quality
     found = []
     for now in range(rounds):
 

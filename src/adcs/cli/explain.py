@@ -21,7 +21,7 @@ from adcs.experiments.specs import make_scheduler
 from adcs.run_folder import RunFolder
 from adcs.schedulers.base import Cohort
 from adcs.schedulers.choice import RECORDED_LIMIT, Choice, from_record
-from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.schedulers.client_dpp import Determinantal
 from adcs.schedulers.static_dpp import StaticDPP
 
 
@@ -103,7 +103,7 @@ def _label(experiment: Experiment, wanted: str | None) -> str:
 
     def rank(label: str) -> int:
         made = make_scheduler(experiment.schedulers[label], seed=0)
-        return 2 * (not isinstance(made, DeterminantalScheduler)) + isinstance(made, StaticDPP)
+        return 2 * (not isinstance(made, Determinantal)) + isinstance(made, StaticDPP)
 
     return min(labels, key=rank)
 

@@ -28,6 +28,9 @@ class Constraints:
     caps
         At most this many from each group: one number for all groups, or a mapping from label
         to number in which a group that is not named has no cap.
+    given
+        Indices of rows that are chosen already. They are in the determinant and count towards
+        caps, are never returned, and need not be candidates; m counts the other rows.
 
     Examples
     --------
@@ -41,9 +44,15 @@ class Constraints:
     required: Sequence[int] = ()
     groups: Sequence[Hashable] | NDArray[np.generic] | None = None
     caps: int | Mapping[Hashable, int] | None = None
+    given: Sequence[int] = ()
 
     def __bool__(self) -> bool:
-        return not (self.candidates is None and self.caps is None and np.size(self.required) == 0)
+        return not (
+            self.candidates is None
+            and self.caps is None
+            and np.size(self.required) == 0
+            and np.size(self.given) == 0
+        )
 
     def resolve(self, n: int, m: int) -> ResolvedConstraints:
         """Check the constraints against n rows and m slots, and return them resolved."""
@@ -51,12 +60,18 @@ class Constraints:
             check_m(m, n)
             return _whole(n)
         allowed = self._allowed(n)
+        given = _indices(self.given, n, "given")
+        allowed[given] = False
         check_m(m, int(allowed.sum()))
         codes, caps = self._caps(n)
+        if self.caps is not None:
+            caps = np.maximum(caps - np.bincount(codes[given], minlength=caps.size), 0)
         required = _indices(self.required, n, "required")
         if required.size > m:
             raise ValueError(f"required names {required.size} rows, more than m = {m}")
         for i in required:
+            if i in given:
+                raise ValueError(f"row {i} is both given and required")
             if not allowed[i]:
                 raise ValueError(f"required row {i} is not among the candidates")
         taken = np.bincount(codes[required], minlength=caps.size)
@@ -68,7 +83,7 @@ class Constraints:
         possible = int(np.minimum(np.bincount(codes[allowed], minlength=caps.size), caps).sum())
         if possible < m:
             raise ValueError(f"m = {m} cannot be met: candidates and caps admit only {possible}")
-        return ResolvedConstraints(allowed=allowed, required=required, codes=codes, caps=caps)
+        return ResolvedConstraints(allowed, required, codes, caps, given)
 
     def _allowed(self, n: int) -> NDArray[np.bool_]:
         if self.candidates is None:
@@ -105,12 +120,27 @@ class Constraints:
 
 @dataclass(frozen=True)
 class ResolvedConstraints:
-    """Constraints resolved against n rows: what a search needs, and nothing to check any more."""
+    """Constraints resolved against n rows and checked.
+
+    Attributes
+    ----------
+    allowed
+        Which rows may be chosen.
+    required
+        Rows that must be.
+    codes
+        The number of each row's group.
+    caps
+        For each group, how many of its rows may be chosen besides the given ones.
+    given
+        Rows that are chosen already.
+    """
 
     allowed: NDArray[np.bool_]
     required: IndexArray
     codes: IndexArray
     caps: IndexArray
+    given: IndexArray
 
     @property
     def capped(self) -> bool:
@@ -121,10 +151,10 @@ class ResolvedConstraints:
 @lru_cache(maxsize=4)
 def _whole(n: int) -> ResolvedConstraints:
     allowed, codes = np.ones(n, dtype=bool), np.zeros(n, dtype=np.intp)
-    required, caps = np.empty(0, dtype=np.intp), np.array([n], dtype=np.intp)
-    for array in (allowed, required, codes, caps):
+    none, caps = np.empty(0, dtype=np.intp), np.array([n], dtype=np.intp)
+    for array in (allowed, none, codes, caps):
         array.flags.writeable = False  # it is shared
-    return ResolvedConstraints(allowed=allowed, required=required, codes=codes, caps=caps)
+    return ResolvedConstraints(allowed, none, codes, caps, none)
 
 
 def _indices(values: ArrayLike, n: int, name: str) -> IndexArray:

@@ -66,6 +66,7 @@ def exact_map(
     c = as_similarity(similarity)
     q = _summable(quality, c.shape[0])
     room = constraints.resolve(c.shape[0], m)
+    _check_none_given(room)
     start = greedy_map(similarity, m, quality=quality, theta=theta, constraints=constraints)
     if theta == 1.0:  # a sum under caps: greedy is exact
         return start
@@ -120,6 +121,7 @@ def improve(
     n, m = c.shape[0], selection.indices.size
     q = _summable(quality, n)
     room = constraints.resolve(n, m)
+    _check_none_given(room)
     stranger = selection.indices[~room.allowed[selection.indices]]
     if stranger.size:
         raise ValueError(f"selection holds row {stranger[0]}, which is not among the candidates")
@@ -142,6 +144,11 @@ def improve(
             break
         now = after
     return (selection, 0.0) if now is first else (now, now.objective - first.objective)
+
+
+def _check_none_given(room: ResolvedConstraints) -> None:
+    if room.given.size:
+        raise ValueError(f"given rows are for greedy_map only, got {room.given.tolist()}")
 
 
 def _swap_gains(

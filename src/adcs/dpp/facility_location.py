@@ -33,10 +33,10 @@ class FacilityResult:
         By how much each pick lowered the cost. Before the first pick every candidate counts as
         being at the largest distance that occurs.
     assignment
-        For each row, the chosen row nearest to it: itself if chosen, -1 for a row that is not a
-        candidate.
+        For each row, the chosen or given row nearest to it: itself if chosen or given, -1 for
+        any other row that is not a candidate.
     cost
-        The sum over candidates of the distance to the nearest chosen row.
+        The sum over candidates of the distance to the nearest chosen or given row.
     """
 
     indices: IndexArray
@@ -122,6 +122,8 @@ def facility_location(
     places = room.caps.copy()
     picks: list[int] = []
     gains: list[float] = []
+    for row in room.given:
+        cover.add(int(row))
     required = np.zeros(n, dtype=bool)
     required[room.required] = True
     free = room.allowed.copy()
@@ -134,9 +136,10 @@ def facility_location(
         free[row] = False
         places[room.codes[row]] -= 1
     chosen = np.array(picks, dtype=np.intp)
+    centres = np.sort(np.append(chosen, room.given))
     assignment = np.full(n, -1, dtype=np.intp)
-    assignment[among] = _nearest(d[np.ix_(among, np.sort(chosen))], np.sort(chosen))
-    assignment[chosen] = chosen
+    assignment[among] = _nearest(d[np.ix_(among, centres)], centres)
+    assignment[centres] = centres
     with np.errstate(over="ignore"):
         most = np.finfo(np.float64).max
         lowered = np.minimum(np.ldexp(gains, shift), most)

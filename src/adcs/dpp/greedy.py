@@ -152,7 +152,8 @@ def greedy_map_features(
     if rows.n <= max(_GRAM, min(2 * m, _MOST)):
         return _greedy_kernel(rows.gram(), q, scoring, constraints, m)
     room = constraints.resolve(rows.n, m)
-    return _greedy(lambda: LazySearch(rows, scoring, q, m), q, scoring, room, m)
+    most = m + room.given.size
+    return _greedy(lambda: LazySearch(rows, scoring, q, most), q, scoring, room, m)
 
 
 def _greedy_kernel(
@@ -164,10 +165,11 @@ def _greedy_kernel(
         if picks is not None:
             return _selection(picks, quality, scoring)
     room = constraints.resolve(n, m)
+    most = m + room.given.size
     if n <= _FEW:
-        return _greedy(lambda: DenseSearch(c, scoring, quality, m), quality, scoring, room, m)
+        return _greedy(lambda: DenseSearch(c, scoring, quality, most), quality, scoring, room, m)
     rows = KernelRowSource(c)
-    return _greedy(lambda: LazySearch(rows, scoring, quality, m), quality, scoring, room, m)
+    return _greedy(lambda: LazySearch(rows, scoring, quality, most), quality, scoring, room, m)
 
 
 def _greedy(
@@ -178,6 +180,8 @@ def _greedy(
     m: int,
 ) -> Selection:
     run = _Run(search, quality, scoring, room)
+    if room.given.size:
+        run.condition(room.given)
     if room.required.size:
         run.fill(room.required, room.required.size)
         run.force(room.required)
@@ -218,6 +222,12 @@ class _Run:
         self._capped, self._places = room.capped, room.caps.copy()
         self._first = True
         self.picks: list[tuple[int, float]] = []
+
+    def condition(self, rows: IndexArray) -> None:
+        """Let the search start from the span of rows that are chosen already."""
+        self._search.open(rows)
+        for _ in self._search.race():
+            pass
 
     def remaining(self) -> IndexArray:
         """Return the rows that may still be chosen."""

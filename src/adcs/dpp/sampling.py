@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike
 from scipy.linalg import lapack, solve_triangular
 
 from adcs._types import Float64Array, IndexArray
+from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import greedy_map
-from adcs.dpp.kernel import as_similarity, check_m, log_weights
+from adcs.dpp.kernel import as_similarity, log_weights
 from adcs.dpp.tolerances import Scoring
 
 _GAP = 20.0  # a step of e^20 in singular values: beyond it, e^-40 in L is below rounding
@@ -85,6 +86,7 @@ def sample_mdpp(
     quality: ArrayLike | None = None,
     theta: float = 0.0,
     size: int | None = None,
+    given: ArrayLike = (),
 ) -> IndexArray:
     """Draw m rows from the m-DPP, exactly.
 
@@ -98,6 +100,9 @@ def sample_mdpp(
         Source of randomness; the same state gives the same rows.
     size
         How many samples; None means one.
+    given
+        Rows that are chosen already: m others are drawn, with probabilities proportional to the
+        determinant of L over given and drawn rows together.
 
     Returns
     -------
@@ -111,8 +116,9 @@ def sample_mdpp(
     array([2, 2, 2])
     """
     kernel = _Kernel.of(similarity, quality, theta)
-    m = check_m(m, kernel.similarity.shape[0])
-    log_eigenvalues, vectors = kernel.spectrum()
+    n = kernel.similarity.shape[0]
+    conditions = Constraints(given=np.asarray(given).tolist()).resolve(n, m).given
+    log_eigenvalues, vectors = kernel.spectrum(conditions)
     _check_rank(m, log_eigenvalues.size)
     table = elementary_symmetric(log_eigenvalues, m)
     draws = [
@@ -158,15 +164,17 @@ class _Kernel:
         chosen = greedy_map(self.similarity[np.ix_(rows, rows)], rows.size)
         return chosen.log_det + 2.0 * float(self.log_weight[rows].sum())
 
-    def spectrum(self) -> tuple[Float64Array, Float64Array]:
+    def spectrum(self, given: ArrayLike = ()) -> tuple[Float64Array, Float64Array]:
         """Return the logarithms of L's nonzero eigenvalues, descending, and their eigenvectors.
+
+        With given rows, those of L conditioned on them: its Schur complement.
 
         L = F F^T with F from a Cholesky factorisation that pivots on the weighted residual, so
         that the columns of F come in decreasing size and each is well-conditioned once scaled. A
         Jacobi SVD then finds every singular value to full relative accuracy. Where the size of
         columns falls by more than e^20, those above decide their eigenvectors alone.
         """
-        factor, sizes = self._factor()
+        factor, sizes = self._factor(np.asarray(given, dtype=np.intp))
         cuts = np.flatnonzero(sizes[:-1] - sizes[1:] > _GAP) + 1
         logs: list[Float64Array] = []
         vectors = np.empty((factor.shape[0], 0))
@@ -194,16 +202,23 @@ class _Kernel:
             vectors = np.hstack([vectors, left])
         return np.concatenate(logs), vectors
 
-    def _factor(self) -> tuple[Float64Array, Float64Array]:
-        """Return F with columns scaled to a largest entry of 1, and the logarithms of scales."""
+    def _factor(self, given: IndexArray) -> tuple[Float64Array, Float64Array]:
+        """Return F with columns scaled to a largest entry of 1, and the logarithms of scales.
+
+        Given rows are the first pivots, and their columns are left out.
+        """
         c, weight = self.similarity, self.log_weight
         n = c.shape[0]
         square, lower = np.ones(n), np.zeros((n, n))
         scaled, sizes = np.zeros((n, n)), np.zeros(n)
-        rank, smallest = 0, 1.0
+        rank, smallest, kept = 0, 1.0, 0
         pivots: list[int] = []
+        held = np.isin(np.arange(n), given)
         while (free := np.flatnonzero(square > self.scoring.floor)).size:
             score = weight[free] + 0.5 * np.log(square[free])
+            conditioning = bool(held[free].any())
+            if conditioning:
+                score[~held[free]] = -np.inf
             pivot = int(free[score.argmax()])
             if square[pivot] < self.scoring.doubtful(smallest):
                 coefficients = solve_triangular(lower[pivots, :rank].T, lower[pivot, :rank])
@@ -219,12 +234,14 @@ class _Kernel:
             column[free] = (c[free, pivot] - lower[free, :rank] @ lower[pivot, :rank]) / root
             column[pivot] = root
             lower[:, rank] = column
-            sizes[rank] = score.max()
-            scaled[free, rank] = _times_exp(column[free], weight[free] - sizes[rank])
+            if not conditioning:
+                sizes[kept] = score.max()
+                scaled[free, kept] = _times_exp(column[free], weight[free] - sizes[kept])
+                kept += 1
             square[free] -= column[free] ** 2
             square[pivot] = 0.0
             rank += 1
-        return scaled[:, :rank], sizes[:rank]
+        return scaled[:, :kept], sizes[:kept]
 
 
 def _times_exp(values: Float64Array, exponents: Float64Array) -> Float64Array:

@@ -11,6 +11,9 @@ from adcs._types import Float64Array, IndexArray
 class Selection:
     """A set of m rows.
 
+    With given rows (`Constraints.given`), gains, log_det and objective are what the set adds to
+    them.
+
     Attributes
     ----------
     indices

@@ -8,7 +8,7 @@ from adcs.experiments.specs import make_scheduler
 from adcs.reports.quality import rescale
 from adcs.schedulers import ADCS, Uniform
 from adcs.schedulers.base import Scheduler
-from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.schedulers.client_dpp import Determinantal
 from adcs.theory.report import Policy
 
 
@@ -34,10 +34,12 @@ def policy(scheduler: Scheduler, everyone: bool) -> Policy:
     if type(scheduler) is Uniform:
         plain = not (scheduler.by_size or scheduler.independent or scheduler.constraints)
         return Policy(unbiased=plain and everyone)
-    if not isinstance(scheduler, DeterminantalScheduler) or scheduler.theta == 0.0:
+    if not isinstance(scheduler, Determinantal) or scheduler.theta == 0.0:
         return Policy()
-    named = scheduler.quality in ("loss", "norm") and scheduler.gamma == 0.0
-    if type(scheduler) is not ADCS or not named:  # StaticDPP's is old, LiveADCS's is a belief.
+    # The quality of StaticDPP is old, that of LiveADCS an estimate.
+    if not isinstance(scheduler, ADCS) or type(scheduler) is not ADCS:
+        return Policy(theta=None)
+    if scheduler.quality not in ("loss", "norm") or scheduler.gamma > 0.0:
         return Policy(theta=None)
 
     def quality(losses: Float64Array, norms: Float64Array) -> Float64Array:

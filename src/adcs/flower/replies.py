@@ -20,7 +20,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from adcs.reports.report import ABSURD
+from adcs.reports.report import MAX_VALUE
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -166,8 +166,8 @@ def _read_array(key: str, array: Array, sent: NDArray[Any], parameter: bool) -> 
         raise ValueError(f"array {key!r} must have shape {sent.shape}, got {values.shape}")
     if values.dtype.kind == "f" and values.size:
         peak = float(np.abs(values).max())
-        if not peak <= ABSURD:
-            raise ValueError(f"array {key!r} must be finite and at most {ABSURD:g}, got {peak}")
+        if not peak <= MAX_VALUE:
+            raise ValueError(f"array {key!r} must be finite and at most {MAX_VALUE:g}, got {peak}")
     return values
 
 
@@ -257,8 +257,8 @@ def _number(metrics: Mapping[str, Any], key: str) -> float:
 
 def _loss(metrics: Mapping[str, Any], key: str) -> float:
     loss = _number(metrics, key)
-    if not abs(loss) <= ABSURD:
-        raise ValueError(f"{key} must be finite and at most {ABSURD:g}, got {loss:g}")
+    if not abs(loss) <= MAX_VALUE:
+        raise ValueError(f"{key} must be finite and at most {MAX_VALUE:g}, got {loss:g}")
     return loss
 
 
@@ -272,8 +272,8 @@ def check_finite(metrics: Mapping[str, Any]) -> None:
     """
     for key, value in metrics.items():
         for number in value if isinstance(value, list) else [value]:
-            if not abs(number) <= ABSURD:
-                raise ValueError(f"{key} must be finite and at most {ABSURD:g}, got {number}")
+            if not abs(number) <= MAX_VALUE:
+                raise ValueError(f"{key} must be finite and at most {MAX_VALUE:g}, got {number}")
 
 
 Layout = tuple[tuple[str, str, tuple[tuple[str, int], ...]], ...]

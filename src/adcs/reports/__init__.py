@@ -1,1 +1,25 @@
-"""What a scheduler can know about a client: reports, quality scores, sketches of updates."""
+"""Client reports, their validation, quality scores, and sketches of updates.
+
+Reports are untrusted input.
+"""
+
+from adcs.reports.form import Form
+from adcs.reports.quality import qualities
+from adcs.reports.report import SIGNALS, ClientReport, Signal, facts_in, validate_report
+from adcs.reports.sketch import Sketch, Sketcher
+from adcs.reports.store import ReportStore
+from adcs.reports.table import ReportTable
+
+__all__ = [
+    "SIGNALS",
+    "ClientReport",
+    "Form",
+    "ReportStore",
+    "ReportTable",
+    "Signal",
+    "Sketch",
+    "Sketcher",
+    "facts_in",
+    "qualities",
+    "validate_report",
+]

@@ -1,6 +1,6 @@
-"""Quality scores: what makes one client worth more than another, besides being different.
+"""Quality scores: how much a client is worth choosing, apart from diversity.
 
-A quality is read off a client's report (`loss`, `norm`, `examples`, `communication`, or any
+A quality is read from a client's report (`loss`, `norm`, `examples`, `communication`, or any
 function of a `ClientReport`), put on a scale, and mixed: q = (1 - gamma) q_learn + gamma q_comm.
 
 Scales
@@ -12,23 +12,24 @@ standard
 rank
     Position among the clients compared, from 0 (lowest) to 1 (highest), ties sharing the mean.
 
-Bounded scales are what keeps liars in check. On the raw scale a client that claims a huge loss is
-always chosen, and so are all copies of it that claim the same. On `rank` the best it can get is
-what the truly worst-off client would get: quality at most 1, so that once one liar is in, its
-copies add nothing new and lose to clients that do. `standard` is bounded too, by sqrt(N - 1), which
-holds back one liar among many but not a gang. A first place is all that a lie can buy by `rank`;
-what keeps many from being bought under different names is a cap per group.
+Bounded scales limit what a false report can gain. On the raw scale a client that claims a huge loss
+is always chosen, and so are all copies of it that claim the same. On `rank` its quality is at most
+1, that of the client with the largest true loss, and once it is chosen its copies add no diversity
+and lose to clients that do. `standard` is bounded by sqrt(N - 1), which limits one false report
+among many but not a coordinated group. By `rank`, a false report can gain the first slot; a cap per
+group limits how many slots one operator can gain under different ids.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 
 from adcs._types import Float64Array, IndexArray
+from adcs._validation import check_choice
 from adcs.dpp.kernel import quality_precision
 from adcs.dpp.numbers import brief, real
 from adcs.reports.report import ClientReport
@@ -39,34 +40,44 @@ Scale = Literal["raw", "standard", "rank"]
 
 
 def check_quality(quality: Quality) -> Quality:
-    """Return quality, or raise unless it is a known name or a function."""
+    """Return quality, or raise unless it is a known name or a function.
+
+    >>> check_quality("loss")
+    'loss'
+    """
     if not callable(quality) and quality not in get_args(QualityName):
         names = ", ".join(get_args(QualityName))
-        raise ValueError(f"quality must be one of {names} or a function, got {quality!r}")
+        raise ValueError(f"quality must be one of {names} or a function, got {brief(quality)}")
     return quality
 
 
 def check_scale(scale: Scale | None) -> Scale | None:
-    """Return scale, or raise unless it is a known name or None."""
-    if scale is not None and scale not in get_args(Scale):
-        raise ValueError(f"scale must be one of {', '.join(get_args(Scale))}, got {scale!r}")
-    return scale
+    """Return scale, or raise unless it is a known name or None.
+
+    >>> check_scale("rank")
+    'rank'
+    """
+    return None if scale is None else cast(Scale, check_choice("scale", scale, get_args(Scale)))
 
 
 def check_gamma(gamma: float) -> float:
-    """Return gamma as a float, or raise if it is outside [0, 1]."""
+    """Return gamma as a float, or raise unless it is in [0, 1].
+
+    >>> check_gamma(0.25)
+    0.25
+    """
     value = real(gamma)
     if value is None or not 0.0 <= value <= 1.0:
         raise ValueError(f"gamma must lie in [0, 1], got {brief(gamma)}")
     return value
 
 
-def read(report: ClientReport, quality: Quality) -> float | None:
-    """Return a report's raw quality, or None if it does not tell.
+def raw_quality(report: ClientReport, quality: Quality) -> float | None:
+    """Return a report's quality as reported, or None if the report does not have it.
 
-    >>> read(ClientReport(1, 0, loss=2.5), "loss")
+    >>> raw_quality(ClientReport(1, 0, loss=2.5), "loss")
     2.5
-    >>> read(ClientReport(1, 0, communication_seconds=4.0), "communication")
+    >>> raw_quality(ClientReport(1, 0, communication_seconds=4.0), "communication")
     -4.0
     """
     if callable(quality):
@@ -87,7 +98,7 @@ def read(report: ClientReport, quality: Quality) -> float | None:
 
 
 def rescale(values: Float64Array, scale: Scale) -> Float64Array:
-    """Return qualities on a scale (see the module's text).
+    """Return qualities on a scale (see the text of the module).
 
     >>> rescale(np.array([3.0, 1e6, 1.0]), "rank")
     array([0.5, 1. , 0. ])
@@ -96,7 +107,7 @@ def rescale(values: Float64Array, scale: Scale) -> Float64Array:
     """
     if scale == "raw" or values.size == 0:
         return values
-    # Equal losses differ by rounding; neither scale may turn that into a quality.
+    # Equal losses may differ by rounding, which neither scale may turn into a quality.
     rounding = 8.0 * quality_precision(values)
     if scale == "standard":
         # The scale has no unit, so a power of two may keep squares in range.
@@ -120,8 +131,8 @@ def rescale(values: Float64Array, scale: Scale) -> Float64Array:
 def tie_groups(ordered: Float64Array, rounding: float) -> IndexArray:
     """Return the number of the tie that each of some rising, or falling, values is in.
 
-    A tie holds what is equal to its first value up to rounding, relatively. To compare neighbours
-    only would let many close values tie however far they reach.
+    A tie holds the values that equal its first one up to relative rounding. Comparing neighbours
+    only would join many close values into one tie, however far apart its ends are.
 
     >>> tie_groups(np.array([1.0, 1.1, 1.2, 5.0]), rounding=0.15)
     array([0, 0, 1, 2])
@@ -144,16 +155,16 @@ def qualities(
     gamma: float = 0.0,
     scale: Scale | None = None,
 ) -> Float64Array:
-    """Return q = (1 - gamma) q_learn + gamma q_comm of clients that all tell what it needs.
+    """Return q = (1 - gamma) q_learn + gamma q_comm of clients whose reports have what it needs.
 
     Parameters
     ----------
     reports
-        One report for each client compared. A missing value raises: see `tells`.
+        One report for each client compared. A missing value raises: see `has_quality`.
     quality
         The learning part, q_learn.
     gamma
-        Share of the communication part, in [0, 1]; faster clients are worth more.
+        Weight of the communication part, in [0, 1]; faster clients are worth more.
     scale
         None means raw when gamma is 0 and standard otherwise, because seconds and losses have
         no common unit: raw with gamma above 0 is an error.
@@ -169,20 +180,24 @@ def qualities(
     """
     gamma = check_gamma(gamma)
     scale = effective_scale(gamma, scale)
-    parts = [(1.0 - gamma, quality), (gamma, "communication")]
+    parts: list[tuple[float, Quality]] = [(1.0 - gamma, quality), (gamma, "communication")]
     total = np.zeros(len(reports))
-    for share, part in parts:
-        if share > 0.0:
-            values = [read(report, part) for report in reports]
+    for weight, part in parts:
+        if weight > 0.0:
+            values = [raw_quality(report, part) for report in reports]
             missing = [r.client for r, v in zip(reports, values, strict=True) if v is None]
             if missing:
-                raise ValueError(f"client {missing[0]!r} does not tell its {part}")
-            total += share * rescale(np.array(values, dtype=np.float64), scale)
+                raise ValueError(f"client {missing[0]!r} does not report its {part}")
+            total += weight * rescale(np.array(values, dtype=np.float64), scale)
     return total
 
 
 def effective_scale(gamma: float, scale: Scale | None) -> Scale:
-    """Return the scale to use: see `qualities`."""
+    """Return the scale to use: see `qualities`.
+
+    >>> effective_scale(0.0, None), effective_scale(0.5, None)
+    ('raw', 'standard')
+    """
     scale = check_scale(scale)
     if scale is None:
         return "raw" if gamma == 0.0 else "standard"
@@ -192,6 +207,10 @@ def effective_scale(gamma: float, scale: Scale | None) -> Scale:
 
 
 def has_quality(report: ClientReport, quality: Quality, gamma: float) -> bool:
-    """Return whether a report tells all that this quality needs."""
-    learn = gamma >= 1.0 or read(report, quality) is not None
-    return learn and (gamma <= 0.0 or read(report, "communication") is not None)
+    """Return whether a report has all that this quality needs.
+
+    >>> has_quality(ClientReport(1, 0, loss=2.5), "loss", gamma=0.0)
+    True
+    """
+    learn = gamma >= 1.0 or raw_quality(report, quality) is not None
+    return learn and (gamma <= 0.0 or raw_quality(report, "communication") is not None)

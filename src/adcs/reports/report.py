@@ -1,14 +1,17 @@
-"""What clients say about themselves, and what of it is believed.
+"""Client reports and their validation. Reports are untrusted input.
 
-Reports are claims of strangers; `validate_report` says in one sentence why one cannot be used.
+Every signal that a client can report is declared once, as a field of `ClientReport`: how it is
+checked, kept and requested, and what it costs. Tables, the store, engines, the wire and the
+contract suite go by `SIGNALS`, which is made from the fields.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,29 +19,83 @@ from numpy.typing import ArrayLike
 from adcs._types import ClientId, FloatArray
 from adcs.dpp.kernel import row_norms
 from adcs.dpp.numbers import as_numbers, brief, real
-from adcs.reports.sketch import Sketch
+from adcs.reports.sketch import Sketch, Sketcher
 
 Update = ArrayLike | Sequence[ArrayLike]
 
-ABSURD = 1e30
-"""No loss, norm or time of a working client is beyond this; one that claims so is refused."""
+MAX_VALUE = 1e30
+"""No loss, norm or time of a working client is larger; a report that claims so is refused."""
 
-_MOST = 2**63 - 1  # the largest whole number that arrays and files hold
+NUMBER_BYTES = 4
+"""Size of one number on the wire: updates, losses and norms travel as float32."""
+
+_MAX_INT = 2**63 - 1  # the largest whole number that arrays and files hold
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The declaration of a signal: a field of `ClientReport`.
+
+    Attributes
+    ----------
+    name
+        The field of `ClientReport`, the column of `ReportTable`, the word in a `Request`.
+    belongs_to_model
+        True for a learning signal, computed on the model of one round: a newer report replaces
+        all of a client's learning signals together. False for a fact about the client: it is
+        kept until a newer value arrives, and clients may add it to any reply.
+    requestable
+        Whether it may stand in `Request.signals`.
+    kind
+        "number", "count" (a whole number), "vector" or "sketch".
+    signed
+        Whether a number may be negative.
+    work
+        What a client computes for it: "none", an "evaluation" of the loss, or an "update".
+
+    Examples
+    --------
+    >>> SIGNALS["loss"].belongs_to_model, SIGNALS["examples"].belongs_to_model
+    (True, False)
+    >>> SIGNALS["update"].wire_bytes(31_400), SIGNALS["update"].wire_bytes(31_400, Sketcher())
+    (31400, 272)
+    """
+
+    name: str
+    belongs_to_model: bool
+    requestable: bool = False
+    kind: Literal["number", "count", "vector", "sketch"] = "number"
+    signed: bool = False
+    work: Literal["none", "evaluation", "update"] = "none"
+
+    def wire_bytes(self, model_bytes: int, sketch: Sketcher | None = None) -> int:
+        """Return the size of the signal in a reply, for a model of this many bytes."""
+        if self.kind in ("number", "count"):
+            return NUMBER_BYTES
+        return model_bytes if sketch is None else sketch.nbytes
+
+
+def _learning_signal(**declaration: Any) -> dict[str, Any]:
+    return {"belongs_to_model": True, **declaration}
+
+
+def _fact(**declaration: Any) -> dict[str, Any]:
+    return {"belongs_to_model": False, **declaration}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClientReport:
-    """What is known of one client at one round; anything but its name may be missing.
+    """What one client reports at one round; anything but its id may be missing.
 
     Attributes
     ----------
     client
         The client's id: an int or a string, opaque.
     server_round
-        The round at whose model the signals were computed. Rounds count from 0.
+        The round of the model on which the learning signals were computed, counted from 0.
     loss, norm, update, sketch
-        The learning signals, all at that model: local loss, norm of the update, the update
-        itself (one vector, or a list of layer arrays) or a sketch of it.
+        The learning signals, all of that model: the local loss, the norm of the update, the
+        update itself (one vector, or a list of layer arrays) or a sketch of it.
     examples
         Number of training examples.
     compute_seconds, communication_seconds
@@ -52,13 +109,21 @@ class ClientReport:
 
     client: ClientId
     server_round: int
-    loss: float | None = None
-    norm: float | None = None
-    update: Update | None = None
-    sketch: Sketch | None = None
-    examples: int | None = None
-    compute_seconds: float | None = None
-    communication_seconds: float | None = None
+    loss: float | None = field(
+        default=None, metadata=_learning_signal(requestable=True, signed=True, work="evaluation")
+    )
+    norm: float | None = field(
+        default=None, metadata=_learning_signal(requestable=True, work="update")
+    )
+    update: Update | None = field(
+        default=None, metadata=_learning_signal(requestable=True, kind="vector", work="update")
+    )
+    sketch: Sketch | None = field(
+        default=None, metadata=_learning_signal(kind="sketch", work="update")
+    )
+    examples: int | None = field(default=None, metadata=_fact(kind="count"))
+    compute_seconds: float | None = field(default=None, metadata=_fact())
+    communication_seconds: float | None = field(default=None, metadata=_fact())
 
     @property
     def vector(self) -> FloatArray | None:
@@ -69,7 +134,7 @@ class ClientReport:
 
     @property
     def update_norm(self) -> float | None:
-        """The norm of the update: as stated, as sent beside a sketch, or computed."""
+        """The norm of the update: as stated, as sent with a sketch, or computed."""
         if self.norm is not None:
             return self.norm
         if self.sketch is not None:
@@ -77,13 +142,33 @@ class ClientReport:
         return None if self.update is None else _norm(flatten(self.update))
 
 
-def _norm(vector: FloatArray) -> float:
-    norm = float(np.linalg.norm(vector)) if vector.dtype != np.float16 else 0.0
-    # Squares may leave the range of the type; then the careful way is worth its time.
-    return norm if 0.0 < norm < math.inf else float(row_norms(vector[None].astype(np.float64))[0])
+SIGNALS: Mapping[str, Signal] = MappingProxyType(
+    {entry.name: Signal(entry.name, **entry.metadata) for entry in fields(ClientReport)[2:]}
+)
+"""Every signal by name, as declared by the fields of `ClientReport`."""
+
+NUMBERS = tuple(s.name for s in SIGNALS.values() if s.kind in ("number", "count"))
+LEARNING_SIGNALS = tuple(s.name for s in SIGNALS.values() if s.belongs_to_model)
+FACTS = tuple(s.name for s in SIGNALS.values() if not s.belongs_to_model)
+REQUESTABLE = frozenset(s.name for s in SIGNALS.values() if s.requestable)
 
 
-NUMBERS = ("loss", "norm", "examples", "compute_seconds", "communication_seconds")
+def has_learning_signal(report: ClientReport) -> bool:
+    """Return whether a report has any learning signal.
+
+    >>> has_learning_signal(ClientReport(3, 0, loss=0.5)), has_learning_signal(ClientReport(3, 0))
+    (True, False)
+    """
+    return any(getattr(report, name) is not None for name in LEARNING_SIGNALS)
+
+
+def facts_in(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts among the metrics of a client's reply, by the names of their signals.
+
+    >>> facts_in({"train_loss": 0.3, "compute_seconds": 2.5})
+    {'compute_seconds': 2.5}
+    """
+    return {name: metrics[name] for name in FACTS if name in metrics}
 
 
 def flatten(update: Update) -> FloatArray:
@@ -93,21 +178,14 @@ def flatten(update: Update) -> FloatArray:
     array([1., 1., 1., 1., 0.])
     """
     if isinstance(update, (list, tuple)) and any(np.ndim(layer) for layer in update):
-        return np.concatenate([_plain_array(layer, "update").ravel() for layer in update])
-    return _plain_array(update, "update").ravel()
+        return np.concatenate([_float_array(layer, "update").ravel() for layer in update])
+    return _float_array(update, "update").ravel()
 
 
-def _plain_array(values: Any, name: str) -> FloatArray:
-    """Return numbers as an array of float16, float32 or float64."""
-    if isinstance(values, np.ndarray) and values.dtype == np.float16:
-        return np.asarray(values)
-    return as_numbers(values, name)
-
-
-def plain_client(client: object) -> ClientId | None:
+def as_client_id(client: object) -> ClientId | None:
     """Return a client's id as Python's own int or string; None if it is no id.
 
-    >>> plain_client(np.int64(3)), plain_client("a"), plain_client((1, 2)), plain_client(True)
+    >>> as_client_id(np.int64(3)), as_client_id("a"), as_client_id((1, 2)), as_client_id(True)
     (3, 'a', None, None)
     """
     if type(client) is int or type(client) is str:
@@ -127,160 +205,119 @@ def validate_report(report: ClientReport) -> str | None:
     >>> validate_report(ClientReport(3, server_round=0, update=[0.0, 0.0]))
     'update must have a direction, got all zeros'
     """
-    if not _whole(report.server_round) or not 0 <= report.server_round <= _MOST:
-        given = brief(report.server_round)
-        return f"server_round must be a whole number from 0 to 2^63 - 1, got {given}"
+    server_round = report.server_round
+    if not _is_int(server_round) or not 0 <= server_round <= _MAX_INT:
+        return f"server_round must be a whole number from 0 to 2^63 - 1, got {brief(server_round)}"
     for name in NUMBERS:
         value = getattr(report, name)
-        # Plain numbers of the usual size are nearly all there is; they pass at once.
-        if value is None or (type(value) is float and 0.0 <= value <= ABSURD):
+        # Nearly all values are Python's own numbers in the usual range.
+        if value is None or (type(value) is float and 0.0 <= value <= MAX_VALUE):
             continue
-        if type(value) is int and 0 <= value < 2**63:
+        if type(value) is int and 0 <= value <= _MAX_INT:
             continue
-        if (reason := _number_refusal(name, value)) is not None:
+        if (reason := _check_number(SIGNALS[name], value)) is not None:
             return reason
     if report.update is None and report.sketch is None:
         return None
-    return _vector_refusal(report)
+    return _check_update(report) or _check_sketch(report.sketch)
 
 
-class Form(NamedTuple):
-    """What has to agree between vectors that are compared.
+def with_plain_types(report: ClientReport) -> ClientReport:
+    """Return a usable report with its id and numbers in Python's own types.
 
-    Attributes
-    ----------
-    sketched
-        Whether they are sketches.
-    size
-        How many numbers they have.
-    length
-        The length of the updates themselves; 0 where it is not known.
-    """
+    Numbers become floats and counts ints, so that later code need not know what else passes for
+    a number.
 
-    sketched: bool
-    size: int
-    update_size: int
-
-    @classmethod
-    def of(cls, report: ClientReport) -> Form | None:
-        """Return the form of a usable report's vector, or None if it brings none."""
-        if (vector := report.vector) is None:
-            return None
-        if report.update is not None or report.sketch is None:
-            return cls(False, vector.size, vector.size)
-        return cls(True, vector.size, int(report.sketch.update_size or 0))
-
-    def agrees(self, other: Form) -> bool:
-        """Return whether vectors of the two forms can be compared."""
-        unknown = self.update_size == 0 or other.update_size == 0
-        return self[:2] == other[:2] and (unknown or self.update_size == other.update_size)
-
-
-def check_compatible(report: ClientReport, form: Form | None) -> str | None:
-    """Return why a usable report does not go with others whose vectors have this form, or None.
-
-    >>> check_compatible(ClientReport(3, server_round=0, update=[1.0, 0.0]), Form(False, 3, 3))
-    'update must have 3 numbers, got 2'
-    """
-    own = Form.of(report)
-    if form is None or own is None or own.agrees(form):
-        return None
-    if own.sketched != form.sketched:
-        kinds = ("a whole update", "a sketch of one")
-        return f"evidence must be {kinds[form.sketched]}, got {kinds[own.sketched]}"
-    if own.size != form.size:
-        name = "sketch" if own.sketched else "update"
-        return f"{name} must have {form.size} numbers, got {own.size}"
-    return f"sketch must be of an update of {form.update_size} numbers, got {own.update_size}"
-
-
-def as_plain(report: ClientReport) -> ClientReport:
-    """Return a usable report with its client and numbers as Python's own types.
-
-    Numbers are floats and the examples an int. Whoever reads them later need not know what else
-    can be taken for a number.
-
-    >>> as_plain(ClientReport(np.int64(3), 0, loss=10**25)).loss
+    >>> with_plain_types(ClientReport(np.int64(3), 0, loss=10**25)).loss
     1e+25
     """
     changes: dict[str, Any] = {}
     if type(report.client) is not int and type(report.client) is not str:
-        changes["client"] = plain_client(report.client)
+        changes["client"] = as_client_id(report.client)
     if type(report.server_round) is not int:
         changes["server_round"] = int(report.server_round)
     for name in NUMBERS:
         value = getattr(report, name)
-        wanted = int if name == "examples" else float
+        wanted = int if SIGNALS[name].kind == "count" else float
         if value is not None and type(value) is not wanted:
-            changes[name] = wanted(value if _whole(value) else _real(value))
-    if report.sketch is not None and (plain := _plain_sketch(report.sketch)) is not report.sketch:
-        changes["sketch"] = plain
+            changes[name] = wanted(value if _is_int(value) else _as_float(value))
+    if report.sketch is not None:
+        sketch = _plain_sketch(report.sketch)
+        if sketch is not report.sketch:
+            changes["sketch"] = sketch
     return replace(report, **changes) if changes else report
 
 
+def _norm(vector: FloatArray) -> float:
+    norm = float(np.linalg.norm(vector)) if vector.dtype != np.float16 else 0.0
+    # Squares may leave the range of the type; row_norms scales first.
+    return norm if 0.0 < norm < math.inf else float(row_norms(vector[None].astype(np.float64))[0])
+
+
+def _float_array(values: Any, name: str) -> FloatArray:
+    """Return numbers as an array of float16, float32 or float64."""
+    if isinstance(values, np.ndarray) and values.dtype == np.float16:
+        return np.asarray(values)
+    return as_numbers(values, name)
+
+
 def _plain_sketch(sketch: Sketch) -> Sketch:
-    values = _plain_array(sketch.values, "sketch")
-    if (
-        values is sketch.values
-        and type(sketch.norm) is float
-        and type(sketch.update_size) in _LENGTHS
-    ):
+    values, size = _float_array(sketch.values, "sketch"), sketch.update_size
+    plain_size = size is None or type(size) is int
+    if values is sketch.values and type(sketch.norm) is float and plain_size:
         return sketch
-    length = None if sketch.update_size is None else int(sketch.update_size)
-    return Sketch(values, _real(sketch.norm), length, sketch.wire)
+    return Sketch(values, _as_float(sketch.norm), None if size is None else int(size), sketch.wire)
 
 
-_LENGTHS = (int, type(None))
-
-
-def _real(value: Any) -> float:
+def _as_float(value: Any) -> float:
     number = real(value)
-    assert number is not None  # or it would have been refused
+    assert number is not None  # or the report would have been refused
     return number
 
 
-def _whole(value: object) -> bool:
+def _is_int(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _number_refusal(name: str, value: Any) -> str | None:
-    number = real(value)
+def _check_number(signal: Signal, value: Any) -> str | None:
+    name, number = signal.name, real(value)
     if number is None:
         return f"{name} must be a number, got {brief(value)}"
     if math.isnan(number) or (isinstance(value, (float, np.floating)) and math.isinf(number)):
         return f"{name} must be finite, got {number}"
-    if abs(number) > ABSURD:
+    if abs(number) > MAX_VALUE:
         shown = brief(value) if math.isinf(number) else f"{number:g}"
-        return f"{name} must be at most {ABSURD:g}, got {shown}"
-    if number < 0 and name != "loss":
+        return f"{name} must be at most {MAX_VALUE:g}, got {shown}"
+    if number < 0 and not signal.signed:
         return f"{name} must not be negative, got {number:g}"
     return None
 
 
-def _vector_refusal(report: ClientReport) -> str | None:
-    if report.update is not None:
-        try:
-            reason = _array_refusal("update", flatten(report.update))
-        except (TypeError, ValueError) as error:
-            return str(error)
-        if reason is not None:
-            return reason
-    sketch = report.sketch
+def _check_update(report: ClientReport) -> str | None:
+    if report.update is None:
+        return None
+    try:
+        return _check_array("update", flatten(report.update))
+    except (TypeError, ValueError) as error:
+        return str(error)
+
+
+def _check_sketch(sketch: Any) -> str | None:
     if sketch is None:
         return None
     if not isinstance(sketch, Sketch) or not isinstance(sketch.values, np.ndarray):
         return f"sketch must be a Sketch, got {brief(sketch)}"
     if sketch.values.ndim != 1:
         return f"sketch must be one row of numbers, got an array of shape {sketch.values.shape}"
-    length = sketch.update_size
-    if length is not None and not (_whole(length) and 1 <= length <= _MOST):
-        return f"sketch must have an update_size from 1 to 2^63 - 1, or None, got {brief(length)}"
-    if (reason := _number_refusal("norm", sketch.norm)) is not None:
+    size = sketch.update_size
+    if size is not None and not (_is_int(size) and 1 <= size <= _MAX_INT):
+        return f"sketch must have an update_size from 1 to 2^63 - 1, or None, got {brief(size)}"
+    if (reason := _check_number(SIGNALS["norm"], sketch.norm)) is not None:
         return f"sketch: {reason}"
-    return _array_refusal("sketch", sketch.values)
+    return _check_array("sketch", sketch.values)
 
 
-def _array_refusal(name: str, vector: FloatArray) -> str | None:
+def _check_array(name: str, vector: FloatArray) -> str | None:
     if vector.dtype.kind not in "fiu":
         return f"{name} must be numbers, got {vector.dtype}"
     peak = max(float(vector.max()), -float(vector.min())) if vector.size else 0.0
@@ -288,6 +325,6 @@ def _array_refusal(name: str, vector: FloatArray) -> str | None:
         return f"{name} must be finite, got {peak}"
     if peak == 0.0:
         return f"{name} must have a direction, got all zeros"
-    if peak > ABSURD:
-        return f"{name} must be at most {ABSURD:g} in size, got {peak:g}"
+    if peak > MAX_VALUE:
+        return f"{name} must be at most {MAX_VALUE:g} in magnitude, got {peak:g}"
     return None

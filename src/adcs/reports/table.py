@@ -1,28 +1,34 @@
-"""Reports of many clients as columns, for engines that have them so."""
+"""Reports of many clients as columns, for engines that have them in this form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
-from adcs._types import ClientId, Float64Array, FloatArray, IndexArray
-from adcs.reports.report import ABSURD, NUMBERS, ClientReport
-from adcs.reports.sketch import Sketch
-
-_COLUMNS = tuple(field.name for field in fields(ClientReport)[2:])  # all but client and round
+from adcs._types import ClientId
+from adcs.reports.report import FACTS, MAX_VALUE, NUMBERS, SIGNALS, ClientReport
 
 
-@dataclass(frozen=True, eq=False)
 class ReportTable(Sequence[ClientReport]):
-    """What clients report on the model of one round, a column for each of `ClientReport`'s fields.
+    """Reports on the model of one round, one column for each signal.
 
-    It is a sequence of `ClientReport`, and they are made when somebody reads one. A table of
-    numbers alone, without updates or sketches, can go without: it is checked as a whole and its
+    It is a sequence of `ClientReport`, and these are made when one is read. A table of numbers
+    alone, without updates or sketches, can do without them: it is checked as a whole and its
     columns are read as they are.
+
+    Parameters
+    ----------
+    clients
+        The clients, in the order of the rows.
+    server_round
+        The round of the model.
+    **columns
+        Signals of `SIGNALS` by name: arrays, or sequences, of one entry for each client. None
+        leaves a signal out.
 
     Examples
     --------
@@ -31,22 +37,16 @@ class ReportTable(Sequence[ClientReport]):
     (7, 1.5)
     """
 
-    clients: tuple[ClientId, ...]
-    server_round: int
-    loss: FloatArray | None = None
-    norm: FloatArray | None = None
-    update: FloatArray | None = None
-    sketch: Sequence[Sketch | None] | None = None
-    examples: IndexArray | None = None
-    compute_seconds: Float64Array | None = None
-    communication_seconds: Float64Array | None = None
-
-    def __post_init__(self) -> None:
-        for name in _COLUMNS:
-            column = getattr(self, name)
-            if column is not None and len(column) != len(self.clients):
+    def __init__(self, clients: tuple[ClientId, ...], server_round: int, **columns: Any) -> None:
+        self.clients = clients
+        self.server_round = server_round
+        self._columns = {name: column for name, column in columns.items() if column is not None}
+        for name, column in self._columns.items():
+            if name not in SIGNALS:
+                raise ValueError(f"columns must be signals ({', '.join(SIGNALS)}), got {name!r}")
+            if len(column) != len(clients):
                 raise ValueError(
-                    f"{name} must hold one entry for each of {len(self.clients)} clients, "
+                    f"{name} must hold one entry for each of {len(clients)} clients, "
                     f"got {len(column)}"
                 )
 
@@ -63,35 +63,32 @@ class ReportTable(Sequence[ClientReport]):
     def __iter__(self) -> Iterator[ClientReport]:
         return iter(self._reports)
 
-    @property
-    def update_norm(self) -> FloatArray | None:
-        """The norms of the updates, as stated."""
-        return self.norm
+    def column(self, name: str) -> NDArray[Any] | None:
+        """Return the column of a signal, or None if the table has none.
 
-    @property
-    def complete(self) -> bool:
-        """Whether it is numbers alone, and nothing that a client said before outlives it."""
-        facts = (self.examples, self.compute_seconds, self.communication_seconds)
-        return (
-            (self.loss is not None or self.norm is not None)
-            and self.update is None
-            and self.sketch is None
-            and all(column is not None for column in facts)
-        )
-
-    def copy(self) -> ReportTable:
-        """Return a table of its own columns: arrays may be buffers that are written into again."""
-        columns = {name: getattr(self, name) for name in _COLUMNS if name != "sketch"}
-        kept = {name: np.array(column) for name, column in columns.items() if column is not None}
-        return ReportTable(self.clients, self.server_round, sketch=self.sketch, **kept)
-
-    def plain(self) -> bool:
-        """Whether it is numbers alone, all of them as they should be.
-
-        If not, each report has to be looked at.
+        >>> ReportTable((3, 7), 0, loss=np.array([0.5, 1.5])).column("loss")
+        array([0.5, 1.5])
         """
-        columns = [c for name in NUMBERS if (c := getattr(self, name)) is not None]
-        if self.update is not None or self.sketch is not None or not columns or not self.clients:
+        return self._columns.get(name)
+
+    @property
+    def is_numbers_only(self) -> bool:
+        """Whether it has columns, and all of them are of numbers."""
+        return bool(self._columns) and all(name in NUMBERS for name in self._columns)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has numbers only and replaces all that its clients reported before."""
+        learning = any(SIGNALS[name].belongs_to_model for name in self._columns)
+        return self.is_numbers_only and learning and all(name in self._columns for name in FACTS)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether it has numbers only and every report is usable.
+
+        If not, each report has to be checked.
+        """
+        if not self.is_numbers_only or not self.clients:
             return False
         if not isinstance(self.server_round, (int, np.integer)) or self.server_round < 0:
             return False
@@ -99,22 +96,31 @@ class ReportTable(Sequence[ClientReport]):
             return False
         if len(set(self.clients)) < len(self.clients):
             return False
+        columns = list(self._columns.values())
         if not all(isinstance(c, np.ndarray) and c.dtype.kind in "fiu" for c in columns):
             return False
         if any(c.ndim != 1 for c in columns):
             return False
         numbers = np.concatenate(columns)
-        # NaN is neither.
-        return bool(numbers.min() >= 0.0 and numbers.max() <= ABSURD)
+        # Both are false for NaN.
+        return bool(numbers.min() >= 0.0 and numbers.max() <= MAX_VALUE)
+
+    def copy(self) -> ReportTable:
+        """Return a table with copies of the arrays: they may be buffers that are reused."""
+        columns = {
+            name: np.array(column) if isinstance(column, np.ndarray) else column
+            for name, column in self._columns.items()
+        }
+        return ReportTable(self.clients, self.server_round, **columns)
 
     @cached_property
     def _reports(self) -> list[ClientReport]:
-        columns = [self._listed(getattr(self, name)) for name in _COLUMNS]
+        columns = [self._as_list(self._columns.get(name)) for name in SIGNALS]
         rows = zip(self.clients, *columns, strict=True)
-        return [ClientReport(client, self.server_round, *rest) for client, *rest in rows]
+        return [ClientReport(client, self.server_round, *values) for client, *values in rows]
 
-    def _listed(self, column: Any) -> list[Any]:
+    def _as_list(self, column: Any) -> list[Any]:
         if column is None:
             return [None] * len(self.clients)
-        numbers = isinstance(column, np.ndarray) and column.ndim == 1
-        return column.tolist() if numbers else list(column)
+        is_vector = isinstance(column, np.ndarray) and column.ndim == 1
+        return column.tolist() if is_vector else list(column)

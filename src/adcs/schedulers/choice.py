@@ -1,4 +1,4 @@
-"""What a scheduler knew when it chose, and why it chose as it did."""
+"""What a scheduler knew when it chose a cohort, and why it chose these clients."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from adcs._types import ClientId
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.explain import Explanation, Miss, Pick, Score, explain
 from adcs.dpp.kernel import similarity, unit_rows
-from adcs.schedulers.base import Cohort, Scheduler
-from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.schedulers.base import Cohort, Scheduler, in_order
+from adcs.schedulers.client_dpp import ClientDPP, Determinantal
+from adcs.schedulers.constraints import CohortConstraints
+from adcs.schedulers.live_adcs import LiveADCS
 from adcs.schedulers.snapshot import SnapshotScheduler
 
 RECORDED_LIMIT = 200
@@ -85,51 +87,53 @@ def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) ->
     >>> choice.ranked_by, choice.scores
     ('loss', {0: 0.0, 1: 0.5, 2: 1.0})
     """
-    here = tuple(sorted(available, key=lambda client: (isinstance(client, str), client)))
-    diagnostics, rules = cohort.diagnostics, scheduler.constraints
-    blind = Choice(cohort, here, required=rules.required, capped=rules.caps is not None)
-    if blind.drawn:
-        known = scheduler.known_clients(here) if isinstance(scheduler, SnapshotScheduler) else []
-        return replace(blind, known=tuple(known))
-    if isinstance(scheduler, DeterminantalScheduler) and "gains" in diagnostics:
-        known = scheduler.known_clients(here)
-        found = _explanation(scheduler, known, diagnostics)
-        return replace(blind, theta=scheduler.theta, known=tuple(known), explanation=found)
+    clients = tuple(in_order(available))
+    diagnostics, constraints = cohort.diagnostics, scheduler.constraints
+    capped = constraints.caps is not None
+    choice = Choice(cohort, clients, required=constraints.required, capped=capped)
+    if choice.drawn:
+        if isinstance(scheduler, (SnapshotScheduler, LiveADCS)):
+            choice = replace(choice, known=tuple(scheduler.known_clients(clients)))
+        return choice
+    dpp = scheduler.dpp if isinstance(scheduler, Determinantal) else None
+    if dpp is not None and "gains" in diagnostics:
+        found = _explanation(dpp, constraints, diagnostics)
+        theta = dpp.scoring.theta
+        return replace(choice, theta=theta, known=tuple(dpp.clients), explanation=found)
     if "scores" in diagnostics:
-        name, scores = _ranking(scheduler, here, dict(diagnostics["scores"]))
-        return replace(blind, scores=scores, ranked_by=name)
-    return replace(blind, nearest=_nearest(scheduler, here, cohort))
+        name, scores = _ranking(scheduler, clients, dict(diagnostics["scores"]))
+        return replace(choice, scores=scores, ranked_by=name)
+    return replace(choice, nearest=_nearest(scheduler, clients, cohort))
 
 
 def _explanation(
-    scheduler: DeterminantalScheduler, known: list[ClientId], diagnostics: Mapping[str, Any]
+    dpp: ClientDPP, constraints: CohortConstraints, diagnostics: Mapping[str, Any]
 ) -> Explanation:
-    unit, gram = scheduler.kernel(known)
-    place = {client: i for i, client in enumerate(known)}
-    rows = [place[client] for client, _ in diagnostics["gains"]]
-    c = similarity(unit) if gram is None else gram
-    q = np.array(scheduler.scores(known))
-    # Choosing may have changed what is believed of the chosen, and of nobody else: what they
-    # were chosen by is in the cohort.
-    for client, quality in diagnostics.get("quality", ()):
-        q[place[client]] = quality
-    rules = scheduler.constraints
-    sure = dict.fromkeys((*rules.required, *diagnostics.get("waited", ())))
-    constraints = Constraints(required=[place[client] for client in sure if client in place])
-    if rules.caps is not None:
-        labels = [rules.group(client) for client in known]
-        # Of a group's places, those that were drawn for are not the search's to fill.
-        drawn = Counter(rules.group(client) for client in diagnostics.get("drawn", ()))
+    row = {client: i for i, client in enumerate(dpp.clients)}
+    pending = [row[client] for client in diagnostics.get("pending", ()) if client in row]
+    picks = [row[client] for client, _ in diagnostics["gains"]]
+    c = similarity(dpp.directions) if dpp.similarity is None else dpp.similarity
+    first = dict.fromkeys((*constraints.required, *diagnostics.get("waited", ())))
+    required = [row[client] for client in first if client in row and row[client] not in pending]
+    # The search starts from the pending clients, as if they had been picked before all others.
+    limits = Constraints(required=[*pending, *required])
+    if constraints.caps is not None:
+        labels = [constraints.group(client) for client in dpp.clients]
+        # Slots that were drawn for are not the search's to fill.
+        drawn = Counter(constraints.group(client) for client in diagnostics.get("drawn", ()))
         caps = {
-            label: cap - drawn[label] for label in labels if (cap := rules.cap(label)) is not None
+            label: cap - drawn[label]
+            for label in labels
+            if (cap := constraints.cap(label)) is not None
         }
-        constraints = replace(constraints, groups=labels, caps=caps)
-    scoring = scheduler.scoring(unit, q)
-    return explain(c, rows, q, scheduler.theta, scoring, constraints)
+        limits = replace(limits, groups=labels, caps=caps)
+    found = explain(c, [*pending, *picks], dpp.quality, dpp.scoring.theta, dpp.scoring, limits)
+    left_out = [replace(miss, step=miss.step - len(pending)) for miss in found.left_out]
+    return Explanation(found.picks[len(pending) :], tuple(left_out))
 
 
 def _ranking(
-    scheduler: Scheduler, here: tuple[ClientId, ...], chosen: Mapping[ClientId, float]
+    scheduler: Scheduler, clients: tuple[ClientId, ...], chosen: Mapping[ClientId, float]
 ) -> tuple[str, dict[ClientId, float]]:
     """Return the reported number that the scores of the chosen are, for everyone who told it."""
     newest = max(
@@ -138,7 +142,7 @@ def _ranking(
     for name in ("loss", "update_norm"):
         told = {
             client: float(value)
-            for client in here
+            for client in clients
             if (report := scheduler.reports.get(client)) is not None
             and report.server_round == newest
             and (value := getattr(report, name)) is not None
@@ -149,11 +153,11 @@ def _ranking(
 
 
 def _nearest(
-    scheduler: Scheduler, here: tuple[ClientId, ...], cohort: Cohort
+    scheduler: Scheduler, clients: tuple[ClientId, ...], cohort: Cohort
 ) -> dict[ClientId, tuple[ClientId, float]]:
     vectors = {
         client: report.vector
-        for client in here
+        for client in clients
         if (report := scheduler.reports.get(client)) is not None and report.vector is not None
     }
     known = list(vectors)

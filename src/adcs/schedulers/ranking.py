@@ -1,10 +1,10 @@
-"""What schedulers that rank clients by one fresh number have in common."""
+"""Ranking of clients by one number that they reported in this round."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from adcs._types import ClientId
+from adcs._types import ClientId, Float64Array
 from adcs.dpp.kernel import FLOAT32_PRECISION, quality_precision
 from adcs.reports.quality import tie_groups
 from adcs.schedulers.base import Cohort, Scheduler
@@ -13,18 +13,24 @@ from adcs.schedulers.base import Cohort, Scheduler
 def ranked_cohort(
     scheduler: Scheduler, server_round: int, clients: tuple[ClientId, ...], m: int, number: str
 ) -> Cohort:
-    """Return the m clients that told the highest numbers this round, then a seeded draw.
+    """Return the m clients with the largest numbers reported this round.
 
-    The draw is among those that told none. Numbers that differ by rounding only tie, and ties go
-    to the smaller client id.
+    If fewer than m clients have reported, others are drawn at random. Numbers that differ by
+    rounding only tie, and ties go to the smaller client id.
+
+    >>> from adcs import ClientReport, PowerOfChoice
+    >>> scheduler = PowerOfChoice()
+    >>> scheduler.observe(0, [ClientReport(c, 0, loss=c / 10) for c in (1, 2, 3)], "probe")
+    >>> ranked_cohort(scheduler, 0, (1, 2, 3), 2, "loss").clients
+    (3, 2)
     """
-    told, numbers = scheduler.reports.fresh_values(number, server_round, clients)
-    scores = dict(zip(told, numbers.tolist(), strict=True))
-    ranked = [told[i] for i in descending(numbers)]
-    silent = [client for client in clients if client not in scores]
-    if (silent and len(ranked) < m) or scheduler.constraints:
-        silent = [silent[i] for i in scheduler.rng(server_round).permutation(len(silent))]
-    chosen = scheduler.take([*ranked, *silent], m)
+    reported, numbers = scheduler.reports.fresh_values(number, server_round, clients)
+    scores = dict(zip(reported, numbers.tolist(), strict=True))
+    ranked = [reported[i] for i in descending(numbers)]
+    others = [client for client in clients if client not in scores]
+    if (others and len(ranked) < m) or scheduler.constraints:
+        others = [others[i] for i in scheduler.rng(server_round).permutation(len(others))]
+    chosen = scheduler.take([*ranked, *others], m)
     return Cohort.of(
         chosen,
         scores=[[client, scores[client]] for client in chosen if client in scores],
@@ -32,7 +38,7 @@ def ranked_cohort(
     )
 
 
-def descending(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int]:
+def descending(values: Float64Array) -> list[int]:
     """Return indices by falling value; values equal up to rounding stay in their order.
 
     >>> descending(np.array([1.0, 3.0, 1.0 + 1e-16, 2.0]))
@@ -41,7 +47,7 @@ def descending(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int
     order = (-values).argsort(kind="stable")
     falling = values[order]
     gaps, near = falling[:-1] - falling[1:], 8.0 * np.abs(falling[:-1])
-    # What differs in float32 differs: most often the question of precision does not arise.
+    # Values that differ in float32 differ; mostly the precision need not be found out.
     if not (gaps > FLOAT32_PRECISION * near).all():
         tied = tie_groups(falling, 8.0 * quality_precision(values))
         order = order[np.lexsort((order, tied))]

@@ -1,4 +1,4 @@
-"""Uniform: clients at random (McMahan et al., AISTATS 2017)."""
+"""Uniform: random sampling of clients (McMahan et al., AISTATS 2017)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from adcs.schedulers.sampling import (
 
 
 class Uniform(Scheduler):
-    """m clients at random, without replacement.
+    """m clients drawn at random, without replacement.
 
     Parameters
     ----------
     by_size
-        Draw with probabilities proportional to the number of examples told at enrolment; a
-        client that told none counts as an average one.
+        Draw with probabilities proportional to the number of examples reported at enrolment; a
+        client without a report is taken to have the mean number.
     independent
-        Take each client with probability m / N instead, independently: m on average, sometimes
-        none. Updates are divided by that probability, so that their sum is an unbiased estimate
-        of the update of all clients. Caps would bias it and are refused.
+        Include each client independently with probability m / N: m clients on average, sometimes
+        none. Updates are divided by that probability, so that their sum is an unbiased estimate of
+        the update of all clients. Caps would bias it and are refused.
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 

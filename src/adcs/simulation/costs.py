@@ -8,12 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from adcs._types import Float64Array, IndexArray
+from adcs.reports.report import NUMBER_BYTES, SIGNALS
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Request
 from adcs.simulation.network import Network
-
-NUMBER_BYTES = 4
-"""What one number weighs on the wire: updates, losses and norms travel as float32."""
 
 LOSS_WORK = 1 / 3
 """What a loss costs beside an update: the forward third of forward and backward."""
@@ -51,9 +49,10 @@ class RoundCosts:
         up, work = self._probe_cost(request)
         ledger.bytes_up += up * answered.size
         self._asked, self._answered = set(asked.tolist()), set(answered.tolist())
-        if request.signals == {"loss"}:
+        kinds = {SIGNALS[name].work for name in request.signals}
+        if kinds == {"evaluation"}:
             ledger.loss_evaluations += answered.size
-        else:
+        elif "update" in kinds:
             ledger.updates += answered.size
             ledger.extra_updates += answered.size
             self._computed = True
@@ -63,11 +62,12 @@ class RoundCosts:
 
     def _probe_cost(self, request: Request) -> tuple[int, float]:
         """Return bytes up and work, in updates, of one answer."""
-        scalars = NUMBER_BYTES * len(request.signals & {"loss", "norm"})
-        if "update" in request.signals:
-            body = self._model_bytes if request.sketch is None else request.sketch.nbytes
-            return scalars + body, 1.0
-        return scalars, 1.0 if "norm" in request.signals else LOSS_WORK / self._steps
+        signals = [SIGNALS[name] for name in request.signals]
+        work = {"none": 0.0, "evaluation": LOSS_WORK / self._steps, "update": 1.0}
+        return (
+            sum(signal.wire_bytes(self._model_bytes, request.sketch) for signal in signals),
+            max(work[signal.work] for signal in signals),
+        )
 
     def probe_seconds(self, request: Request, clients: IndexArray) -> Float64Array:
         """Return how long each client takes to answer a probe."""

@@ -16,11 +16,12 @@ import numpy as np
 
 from adcs import metrics
 from adcs._types import Float64Array, FloatArray, IndexArray
+from adcs.reports.report import NUMBER_BYTES
 from adcs.reports.sketch import Sketch, Sketcher
 from adcs.reports.table import ReportTable
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Request, Scheduler
-from adcs.simulation.costs import NUMBER_BYTES, RoundCosts
+from adcs.simulation.costs import RoundCosts
 from adcs.simulation.federation import Federation
 from adcs.simulation.local_training import Chosen, FullBatch, ManySteps, OneStep, Work
 from adcs.simulation.models import Model, widened
@@ -84,7 +85,11 @@ class Simulation:
         self._measurable = n <= PER_CLIENT_LIMIT
         size = NUMBER_BYTES * model.size
         traffic = self.network.seconds(np.arange(n), down=size, work=0.0, up=size)
-        self._facts = (federation.sizes, self.network.compute_seconds, traffic)
+        self._facts = {
+            "examples": federation.sizes,
+            "compute_seconds": self.network.compute_seconds,
+            "communication_seconds": traffic,
+        }
         for run in self.runs:
             run.scheduler.observe(0, self._table(np.arange(n)), "enrolment")
 
@@ -179,15 +184,8 @@ class Simulation:
 
     def _table(self, clients: IndexArray, **signals: Any) -> ReportTable:
         """Return what clients report: signals, and what they always say of themselves."""
-        examples, compute, traffic = self._facts
-        return ReportTable(
-            tuple(clients.tolist()),
-            self.server_round,
-            **signals,
-            examples=examples.take(clients),
-            compute_seconds=compute.take(clients),
-            communication_seconds=traffic.take(clients),
-        )
+        facts = {name: column.take(clients) for name, column in self._facts.items()}
+        return ReportTable(tuple(clients.tolist()), self.server_round, **signals, **facts)
 
     def _train(self, work: Work, bills: list[RoundCosts]) -> None:
         chosen: Chosen = []

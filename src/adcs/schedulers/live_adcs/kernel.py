@@ -1,4 +1,4 @@
-"""Inner products between clients' last updates, kept current row by row."""
+"""Cosines between the clients' last updates, kept current row by row."""
 
 from __future__ import annotations
 
@@ -8,76 +8,87 @@ from typing import Any
 import numpy as np
 
 from adcs._types import Float64Array, FloatArray, IndexArray
-from adcs.schedulers.determinantal import GRAM_LIMIT
+from adcs.schedulers.client_dpp import GRAM_LIMIT
 
 
 class LiveKernel:
-    """Directions and lengths of the last updates of clients, numbered from 0.
+    """Directions and norms of clients' last updates; clients are rows, numbered from 0.
 
-    An update that arrives replaces its client's row and column; the rest stays. For m arrivals
-    among N clients that is an m x N product where rebuilding takes N x N.
+    A new update replaces its client's row and column. For m updates among N clients that is an
+    m x N product, where computing all cosines takes N x N.
+
+    Parameters
+    ----------
+    gram_limit
+        Up to this many clients the cosines are kept as a matrix; beyond, they are computed as
+        needed.
 
     Examples
     --------
     >>> kernel = LiveKernel()
-    >>> kernel.put(np.array([0, 1]), np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, 1.0]))
-    >>> kernel.put(np.array([1]), np.array([[0.6, 0.8]]), np.array([5.0]))
-    >>> kernel.products(np.array([0]))
+    >>> kernel.update(np.array([0, 1]), np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, 1.0]))
+    >>> kernel.update(np.array([1]), np.array([[0.6, 0.8]]), np.array([5.0]))
+    >>> kernel.inner_products(np.array([0]))
     array([[4., 6.]])
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gram_limit: int = GRAM_LIMIT) -> None:
+        self.gram_limit = gram_limit
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all rows."""
         self.unit: FloatArray = np.empty((0, 0))
-        self.lengths: Float64Array = np.empty(0)
+        self.norms: Float64Array = np.empty(0)
         self._cosines: Float64Array | None = np.empty((0, 0))
 
-    def put(self, clients: IndexArray, unit: FloatArray, lengths: Float64Array) -> None:
-        """Take new directions (unit rows) and lengths; clients new to it come in order."""
-        count = max(self.lengths.size, int(clients.max()) + 1)
-        if count > self.lengths.size:
-            self._grow(count, unit)
-        self.unit[clients] = unit
-        self.lengths[clients] = lengths
+    def update(self, rows: IndexArray, directions: FloatArray, norms: Float64Array) -> None:
+        """Replace directions (unit vectors) and norms of rows; new rows continue the numbering."""
+        count = max(self.norms.size, int(rows.max()) + 1)
+        if count > self.norms.size:
+            self._grow(count, directions)
+        self.unit[rows] = directions
+        self.norms[rows] = norms
         if self._cosines is not None:
-            rows = self._multiply(clients)
+            fresh = self._multiply(rows)
             # A block multiplied with itself may be off symmetry in its last bits.
-            block = rows[:, clients]
-            rows[:, clients] = (block + block.T) / 2.0
-            rows[np.arange(clients.size), clients] = 1.0
-            self._cosines[clients] = rows
-            self._cosines[:, clients] = rows.T
+            block = fresh[:, rows]
+            fresh[:, rows] = (block + block.T) / 2.0
+            fresh[np.arange(rows.size), rows] = 1.0
+            self._cosines[rows] = fresh
+            self._cosines[:, rows] = fresh.T
 
-    def directions(self, clients: IndexArray) -> FloatArray:
-        """Return the unit rows of these clients."""
-        return self.unit if self._everyone(clients) else self.unit[clients]
+    def directions(self, rows: IndexArray) -> FloatArray:
+        """Return the unit vectors of rows."""
+        return self.unit if self._is_everyone(rows) else self.unit[rows]
 
-    def cosines(self, clients: IndexArray) -> Float64Array | None:
-        """Return the similarity C of these clients, or None where it is not kept."""
-        if self._cosines is None or self._everyone(clients):
+    def similarity(self, rows: IndexArray) -> Float64Array | None:
+        """Return the cosines among rows, or None above `gram_limit` clients."""
+        if self._cosines is None or self._is_everyone(rows):
             return self._cosines
-        return np.asarray(self._cosines[np.ix_(clients, clients)])
+        return np.asarray(self._cosines[np.ix_(rows, rows)])
 
-    def _everyone(self, clients: IndexArray) -> bool:
-        return clients.size == self.lengths.size and bool((np.diff(clients) == 1).all())
+    def cosines(self, rows: IndexArray) -> Float64Array:
+        """Return the cosines of some rows with all rows, len(rows) x N."""
+        return self._multiply(rows) if self._cosines is None else self._cosines[rows]
 
-    def rows(self, clients: IndexArray) -> Float64Array:
-        """Return the cosines of these clients' updates with everybody's, a row each."""
-        return self._multiply(clients) if self._cosines is None else self._cosines[clients]
+    def inner_products(self, rows: IndexArray) -> Float64Array:
+        """Return the inner products of some rows' updates with all rows', len(rows) x N."""
+        return np.asarray(self.cosines(rows) * self.norms[rows, None] * self.norms)
 
-    def products(self, clients: IndexArray) -> Float64Array:
-        """Return the inner products of these clients' updates with everybody's, a row each."""
-        return np.asarray(self.rows(clients) * self.lengths[clients, None] * self.lengths)
+    def _is_everyone(self, rows: IndexArray) -> bool:
+        return rows.size == self.norms.size and bool((np.diff(rows) == 1).all())
 
-    def _multiply(self, clients: IndexArray) -> Float64Array:
-        return np.asarray(self.unit[clients] @ self.unit.T, dtype=np.float64)
+    def _multiply(self, rows: IndexArray) -> Float64Array:
+        return np.asarray(self.unit[rows] @ self.unit.T, dtype=np.float64)
 
-    def _grow(self, count: int, unit: FloatArray) -> None:
-        size = self.lengths.size
-        table = np.zeros((count, unit.shape[1]), dtype=unit.dtype)
-        table[:size] = self.unit.reshape(size, unit.shape[1])
+    def _grow(self, count: int, directions: FloatArray) -> None:
+        size, width = self.norms.size, directions.shape[1]
+        table = np.zeros((count, width), dtype=directions.dtype)
+        table[:size] = self.unit.reshape(size, width)
         self.unit = table
-        self.lengths = np.append(self.lengths, np.zeros(count - size))
-        if count > GRAM_LIMIT:
+        self.norms = np.append(self.norms, np.zeros(count - size))
+        if count > self.gram_limit:
             self._cosines = None
         elif self._cosines is not None:
             cosines = np.eye(count)
@@ -88,13 +99,13 @@ class LiveKernel:
         """Return everything as arrays."""
         cosines = self._cosines
         return {
-            "unit": self.unit.copy(),
-            "lengths": self.lengths.copy(),
+            "directions": self.unit.copy(),
+            "norms": self.norms.copy(),
             "cosines": None if cosines is None else cosines.copy(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state returned by `state`."""
-        self.unit = np.array(state["unit"])
-        self.lengths = np.array(state["lengths"])
+        self.unit = np.array(state["directions"])
+        self.norms = np.array(state["norms"])
         self._cosines = None if state["cosines"] is None else np.array(state["cosines"])

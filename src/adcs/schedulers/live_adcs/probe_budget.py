@@ -1,4 +1,4 @@
-"""How many probes may be sent: counted when asked for, whether or not they are answered."""
+"""Limit on the number of probes, which count when they are sent, answered or not."""
 
 from __future__ import annotations
 
@@ -9,63 +9,80 @@ from adcs._types import ClientId
 
 
 class ProbeBudget:
-    """At most a share of the training updates so far, or one for each client if that is more.
+    """At most a share of the training updates so far, or one probe for each client if more.
+
+    Parameters
+    ----------
+    share
+        Probes per training update; finite and at least 0.
 
     Attributes
     ----------
-    trained
-        Clients chosen for training so far.
-    tried
-        Clients that were asked in earlier rounds.
+    updates
+        Training updates requested so far.
+    probed
+        Clients that were probed in earlier rounds.
 
     Examples
     --------
     >>> budget = ProbeBudget(share=0.005)
-    >>> budget.grant(0, ["a", "b", "c"], seen=2), budget.grant(0, ["a", "b", "c"], seen=2)
+    >>> budget.grant(0, ["a", "b", "c"], clients=2), budget.grant(0, ["a", "b", "c"], clients=2)
     (['a', 'b'], ['a', 'b'])
-    >>> budget.grant(1, ["c"], seen=2)
+    >>> budget.grant(1, ["c"], clients=2)
     []
     """
 
     def __init__(self, share: float) -> None:
+        if not 0.0 <= share < float("inf"):
+            raise ValueError(f"probe_share must be finite and at least 0, got {share!r}")
         self.share = share
-        self.trained = 0
-        self.tried: set[ClientId] = set()
+        self.updates = 0
+        self.probed: set[ClientId] = set()
         self._spent = 0
         self._round = -1
-        self._asked: set[ClientId] = set()
+        self._granted: set[ClientId] = set()
 
     def open(self, server_round: int) -> None:
-        """Begin a round; what was asked in the one before is spent."""
+        """Begin a round; the probes granted in the one before are spent."""
         if self._round != server_round:
-            self._spent += len(self._asked)
-            self.tried |= self._asked
-            self._round, self._asked = server_round, set()
+            self._spent += len(self._granted)
+            self.probed |= self._granted
+            self._round, self._granted = server_round, set()
 
-    def grant(self, server_round: int, wanted: Sequence[ClientId], seen: int) -> list[ClientId]:
-        """Return those of the wanted that may be asked; asking twice in a round is asking once."""
+    def grant(self, server_round: int, wanted: Sequence[ClientId], clients: int) -> list[ClientId]:
+        """Return those of the wanted clients that may be probed in this round.
+
+        Asking again in the same round grants the same clients and spends nothing more.
+
+        Parameters
+        ----------
+        server_round, wanted
+            The round, and the clients to probe, most important first.
+        clients
+            How many clients have been seen so far: the least that the budget allows.
+        """
         self.open(server_round)
-        left = max(seen, int(self.share * self.trained)) - self._spent - len(self._asked)
-        fresh = [client for client in wanted if client not in self._asked][: max(left, 0)]
-        granted = [client for client in wanted if client in self._asked] + fresh
-        self._asked.update(fresh)
+        left = max(clients, int(self.share * self.updates)) - self._spent - len(self._granted)
+        new = [client for client in wanted if client not in self._granted][: max(left, 0)]
+        granted = [client for client in wanted if client in self._granted] + new
+        self._granted.update(new)
         return granted
 
     def state(self) -> dict[str, Any]:
         """Return everything as JSON values."""
         return {
-            "trained": self.trained,
+            "updates": self.updates,
             "spent": self._spent,
             "server_round": self._round,
-            "tried": _in_order(self.tried),
-            "asked": _in_order(self._asked),
+            "probed": _in_order(self.probed),
+            "granted": _in_order(self._granted),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state returned by `state`."""
-        self.trained, self._spent = state["trained"], state["spent"]
+        self.updates, self._spent = state["updates"], state["spent"]
         self._round = state["server_round"]
-        self.tried, self._asked = set(state["tried"]), set(state["asked"])
+        self.probed, self._granted = set(state["probed"]), set(state["granted"])
 
 
 def _in_order(clients: set[ClientId]) -> list[ClientId]:

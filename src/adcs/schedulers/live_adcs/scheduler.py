@@ -1,67 +1,82 @@
-"""LiveADCS: ADCS kept current by what training brings in anyway; docs/beyond.md has the method."""
+"""LiveADCS: ADCS kept current by training replies; docs/beyond.md has the method."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from adcs._types import ClientId, Float64Array, FloatArray, IndexArray
+from adcs._types import ClientId, Float64Array, IndexArray
 from adcs.dpp.constraints import Constraints
-from adcs.dpp.kernel import alpha, unit_rows
+from adcs.dpp.kernel import alpha, check_theta, unit_rows
 from adcs.dpp.tolerances import Scoring
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketcher
-from adcs.schedulers.base import Cohort, Request, Source
-from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.reports.store import ReportStore
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
+from adcs.schedulers.client_dpp import ClientDPP
 from adcs.schedulers.live_adcs.aggregation_weights import fitted_weights
 from adcs.schedulers.live_adcs.kernel import LiveKernel
-from adcs.schedulers.live_adcs.loss_tracker import OUTLIER_DEVIATIONS, LossTracker, clip_outliers
+from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
+from adcs.schedulers.live_adcs.participation import Participation
 from adcs.schedulers.live_adcs.probe_budget import ProbeBudget
-from adcs.schedulers.live_adcs.sketch_reports import ReportSketcher
-from adcs.schedulers.snapshot import Picked
+from adcs.schedulers.live_adcs.quality import standardised_loss
+from adcs.schedulers.live_adcs.waiting import WaitingRule
+from adcs.schedulers.snapshot import check_refresh_every, check_sketch
+from adcs.schedulers.unknown_clients import select_with_unknown
 
-MAX_QUALITY = 3.0
-"""No client's quality is further from the mean than this many deviations."""
-
-MAX_EXPONENT = 500.0
-"""Of weights exp(x) no x is above this: exp overflows at 709."""
-
-MAX_NORM_RATIO = 1000.0
+MAX_STEP_NORM_RATIO = 1000.0
 """In predictions no update counts as longer than this many times the median."""
 
+QualityScore = Callable[[Float64Array, Float64Array, IndexArray], Float64Array]
+Weighting = Callable[[Float64Array, Float64Array, Float64Array, IndexArray], Float64Array]
+SIGNALS = frozenset({"update", "loss"})
 
-class LiveADCS(DeterminantalScheduler):
-    """Determinantal scheduling by unit-free quality and, after a first probe, hardly any probes.
 
-    Training replies refresh their clients' rows of the kernel; the kernel predicts how the other
-    losses fall. Quality is the loss in deviations from the mean over clients. The cohort is the
-    greedy MAP of L = Q C Q, Q = diag(exp(alpha q)), and its weights make its step resemble
-    the Q-weighted mean of all clients' updates.
+class LiveADCS(Scheduler):
+    """DPP scheduling with unit-free quality and, after a first probe, hardly any probes.
+
+    Training replies refresh their clients' rows of the kernel, and the kernel predicts how the
+    other losses fall. Quality is the estimated loss, standardised over clients. The cohort is the
+    greedy MAP of L = Q C Q with Q = diag(exp(alpha q)). Its weights are fitted so that its step
+    approximates the Q-weighted mean of all clients' updates.
 
     Parameters
     ----------
     theta
         Weight of quality against diversity, in [0, 1); quality has no unit.
     patience
-        A client that has not been chosen for patience N / m rounds gets a place before others
-        do; None lets clients wait for ever.
+        A client that has not been chosen for patience N / m rounds gets a slot before others;
+        None sets no limit.
     refresh_every
-        A client not heard of for so many rounds is probed, as far as the budget goes; None sets
-        no such limit.
+        A client without a report for this many rounds is probed, within the budget; None sets no
+        limit.
     probe_share
         The budget: probes so far are at most this share of the training updates so far, or one
-        for each client if that is more. Clients never heard of are asked first, then those whose
-        loss has become as uncertain as if nothing were known of it.
+        for each client if that is more. Clients without any report are probed first, then those
+        whose loss has become as uncertain as if nothing were known of it.
     sketch
-        A `Sketcher` if updates are to be kept, and probes sent, as sketches.
+        A `Sketcher` if updates are to be kept, and probes answered, as sketches.
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
+
+    Attributes
+    ----------
+    kernel : LiveKernel
+        Directions and norms of the last updates, and their cosines.
+    loss_tracker : LossTracker
+        Estimates of the losses between reports.
+    quality : function
+        q from losses, their variances and unanswered selections: `standardised_loss`.
+    probe_budget : ProbeBudget
+        How many probes may be sent.
+    waiting_rule : WaitingRule
+        Which clients have waited too long.
+    weighting : function
+        Aggregation weights of a cohort: `fitted_weights`.
 
     Examples
     --------
@@ -78,9 +93,6 @@ class LiveADCS(DeterminantalScheduler):
     ()
     """
 
-    observed_sources = frozenset[Source]({"enrolment", "probe", "training"})
-    repeats = False
-
     def __init__(
         self,
         *,
@@ -93,265 +105,193 @@ class LiveADCS(DeterminantalScheduler):
     ) -> None:
         if unknown := sorted({"quality", "gamma", "scale"} & set(common)):
             raise ValueError(f"{unknown[0]} is no setting of LiveADCS, whose quality is the loss")
-        super().__init__(theta=theta, refresh_every=refresh_every, sketch=sketch, **common)
-        if theta == 1.0:
+        super().__init__(**common)
+        self.theta = check_theta(theta)
+        if self.theta == 1.0:
             raise ValueError("theta must be below 1, got 1: for quality alone take PowerOfChoice")
-        if patience is not None and not patience >= 1.0:
-            raise ValueError(f"patience must be at least 1, or None, got {patience!r}")
-        if not 0.0 <= probe_share < math.inf:
-            raise ValueError(f"probe_share must be finite and at least 0, got {probe_share!r}")
-        self.patience = patience
-        self.budget = ProbeBudget(probe_share)
-        self.signals = frozenset({"update", "loss"})
+        self.refresh_every = check_refresh_every(refresh_every)
+        self.sketch = check_sketch(sketch)
+        self.kernel = LiveKernel()
         self.loss_tracker = LossTracker()
-        self._sketching = None if sketch is None else ReportSketcher(sketch)
-        self._now = 0
-        self._start_over()
-
-    def _start_over(self) -> None:
-        """Begin with nothing learned of anybody."""
-        self.loss_tracker = type(self.loss_tracker)()
-        self.live = LiveKernel()
-        self._place: dict[ClientId, int] = {}
-        self._chosen_at: IndexArray = np.empty(0, dtype=np.intp)
-        self._unanswered: IndexArray = np.empty(0, dtype=np.intp)
-        self._met: tuple[tuple[ClientId, ...], list[ClientId], IndexArray, int] | None = None
+        self.quality: QualityScore = standardised_loss
+        self.probe_budget = ProbeBudget(probe_share)
+        self.waiting_rule = WaitingRule(patience)
+        self.weighting: Weighting = fitted_weights
+        self.dpp: ClientDPP | None = None
+        self._participation = Participation()
         self._weights: dict[ClientId, float] = {}
+        self.reports = ReportStore(self.sketch)
+        self._generation = 0  # of the reports that the kernel was made from
 
-    # Whom to ask.
+    def known_clients(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
+        """Return those of the clients that have reported an update and a loss."""
+        return self._participation.known(clients)
+
+    # request
 
     def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
-        """Ask strangers, and those whose loss is no longer known, within the budget."""
-        self.budget.open(server_round)
+        """Probe clients without a report, and those whose loss is outdated, within the budget."""
+        self.probe_budget.open(server_round)
+        reported = self._participation
         known = self.known_clients(clients)
-        everyone = len(known) == len(clients)
-        strangers = [] if everyone else [c for c in clients if c not in self._place]
-        silent = {client for client in self.budget.tried if client not in self._place}
-        # Those who were asked before and never answered come last.
-        new = [client for client in strangers if client not in silent]
-        wanted = new + self._forgotten(server_round, known) + [c for c in strangers if c in silent]
-        seen = len(self._place) + len(silent) + len(new)
-        asked = self.budget.grant(server_round, wanted, seen)
-        return Request(tuple(asked), self.signals, self.sketch) if asked else Request()
+        unknown = [c for c in clients if c not in reported] if len(known) < len(clients) else []
+        silent = {client for client in self.probe_budget.probed if client not in reported}
+        # Clients that never answered a probe come last.
+        new = [client for client in unknown if client not in silent]
+        wanted = new + self._outdated(server_round, known) + [c for c in unknown if c in silent]
+        seen = len(reported) + len(silent) + len(new)
+        granted = self.probe_budget.grant(server_round, wanted, seen)
+        return Request(tuple(granted), SIGNALS, self.sketch) if granted else Request()
 
-    def _forgotten(self, server_round: int, known: list[ClientId]) -> list[ClientId]:
-        """Return clients whose loss must be asked for, the longest unheard first."""
+    def _outdated(self, server_round: int, known: list[ClientId]) -> list[ClientId]:
+        """Return clients whose loss must be asked for, the oldest report first."""
         if not known:
             return []
-        places = self._places(known)
-        variance = self.loss_tracker.variance(server_round)[places]
-        age = server_round - self.loss_tracker.heard[places]
-        spread = float(clip_outliers(self.loss_tracker.loss[places]).var())
-        lost = np.isfinite(variance) & (variance > spread) & (spread > 0.0)
+        rows = self._participation.rows(known)
+        variance = self.loss_tracker.variance(server_round)[rows]
+        age = server_round - self.loss_tracker.reported_at[rows]
+        spread = float(clip_outliers(self.loss_tracker.loss[rows]).var())
+        outdated = np.isfinite(variance) & (variance > spread) & (spread > 0.0)
         if self.refresh_every is not None:
-            lost |= age >= self.refresh_every
-        missing = lost.nonzero()[0]
-        return [known[i] for i in missing[np.argsort(-age[missing], kind="stable")]]
+            outdated |= age >= self.refresh_every
+        found = outdated.nonzero()[0]
+        return [known[i] for i in found[np.argsort(-age[found], kind="stable")]]
 
-    # What is learned.
-
-    def observe(self, server_round: int, reports: Iterable[ClientReport], source: Source) -> None:
-        """Take evidence, from training replies too."""
-        if self._sketching is not None:
-            sketched = self._sketching.of(reports)
-            self._refused += sketched.refused
-            if sketched.turned:
-                self.reports.forget()
-                self._start_over()
-            reports = sketched.reports
-        super().observe(server_round, reports, source)
-
-    def knows(self, report: ClientReport | None) -> bool:
-        """Return whether the report brings an update and a loss."""
-        return report is not None and report.loss is not None and report.vector is not None
+    # observe
 
     def _observe(self, server_round: int, reports: Sequence[ClientReport], source: Source) -> None:
-        """Refresh what is believed of those who report, and predict the rest."""
-        # Updates are kept in the kernel, and once is enough.
+        """Update the kernel and the losses of those that report, and predict the other losses."""
+        # The store keeps no updates: the kernel has them.
         bare = [replace(report, update=None, sketch=None) for report in reports]
         super()._observe(server_round, bare, source)
-        if self._place and self.live.unit.shape[1] != self.reports.width:
-            self._start_over()  # most updates have another length than those believed so far
-        telling = [report for report in reports if self.knows(report)]
+        if self.reports.generation != self._generation:
+            self._start_over()  # most updates now have another form
+        usable = [r for r in reports if r.loss is not None and r.vector is not None]
         # By the round of their model, then by id, whatever the order in which they came.
-        telling.sort(
+        usable.sort(
             key=lambda r: (min(r.server_round, server_round), isinstance(r.client, str), r.client)
         )
-        for when, group in groupby(
-            telling, key=lambda report: min(int(report.server_round), server_round)
+        for model_round, group in groupby(
+            usable, key=lambda report: min(int(report.server_round), server_round)
         ):
-            self._hear(when, list(group))
-        on_time = [report for report in telling if report.server_round >= server_round]
+            self._update(model_round, list(group))
+        on_time = [report for report in usable if report.server_round >= server_round]
         if source == "training" and on_time:
-            self._step(on_time)
+            self._predict(on_time)
 
-    def _hear(self, server_round: int, reports: list[ClientReport]) -> None:
-        """Take in reports on the model of a round, unless newer ones were heard before."""
-        heard = self.loss_tracker.heard
-        known = [self._place.get(report.client) for report in reports]
-        latest = [-1 if place is None else int(heard[place]) for place in known]
-        reports = [r for r, at in zip(reports, latest, strict=True) if at <= server_round]
+    def _start_over(self) -> None:
+        """Drop everything that was learned from updates and losses."""
+        self._generation = self.reports.generation
+        self.kernel.clear()
+        self.loss_tracker.clear()
+        self._participation.clear()
+        self._weights = {}
+
+    def _update(self, model_round: int, reports: list[ClientReport]) -> None:
+        """Take reports on the model of a round; those older than the client's last are ignored."""
+        latest = [self._reported_at(report.client) for report in reports]
+        reports = [r for r, at in zip(reports, latest, strict=True) if at <= model_round]
         if not reports:
             return
-        # A second word on the same model, a probe and then training, is no second look.
-        new = np.array([at < server_round for at in latest if at <= server_round])
-        names = [report.client for report in reports]
-        places = np.array([self._place.setdefault(name, len(self._place)) for name in names])
-        newcomers = np.zeros(len(self._place) - self._chosen_at.size, dtype=np.intp)
-        self._chosen_at = np.append(self._chosen_at, newcomers + server_round)
-        self._unanswered = np.append(self._unanswered, newcomers)
-        self._unanswered[places] = 0
+        # A second report on the same model, a probe and then training, is no second observation.
+        new = np.array([at < model_round for at in latest if at <= model_round])
+        rows = self._participation.report([report.client for report in reports], model_round)
         vectors = [report.vector for report in reports]
-        rows = np.stack([vector for vector in vectors if vector is not None])
-        lengths = np.array([report.update_norm for report in reports], dtype=np.float64)
-        self.live.put(places, unit_rows(rows), lengths)
+        updates = np.stack([vector for vector in vectors if vector is not None])
+        norms = np.array([report.update_norm for report in reports], dtype=np.float64)
+        self.kernel.update(rows, unit_rows(updates), norms)
         losses = np.array([report.loss for report in reports], dtype=np.float64)
         if new.any():
-            self.loss_tracker.update(places[new], losses[new], server_round)
+            self.loss_tracker.update(rows[new], losses[new], model_round)
 
-    def _step(self, reports: list[ClientReport]) -> None:
-        """Predict how the global step of these replies changes everybody's loss."""
+    def _reported_at(self, client: ClientId) -> int:
+        row = self._participation.get(client)
+        return -1 if row is None else int(self.loss_tracker.reported_at[row])
+
+    def _predict(self, reports: list[ClientReport]) -> None:
+        """Predict how the global step of these replies changes all losses."""
         weights = np.array([self._weights.get(report.client, 0.0) for report in reports])
-        places = self._places([report.client for report in reports])
-        lengths = self.live.lengths[places]
-        longest = MAX_NORM_RATIO * np.median(self.live.lengths)
-        shorter = np.divide(longest, lengths, out=np.ones(lengths.size), where=lengths > longest)
-        weights = weights * shorter
+        rows = self._participation.rows([report.client for report in reports])
+        norms = self.kernel.norms[rows]
+        longest = MAX_STEP_NORM_RATIO * np.median(self.kernel.norms)
+        weights *= np.divide(longest, norms, out=np.ones(norms.size), where=norms > longest)
         if weights.sum() > 0.0:
-            self.loss_tracker.predict((weights / weights.sum()) @ self.live.products(places))
+            shares = weights / weights.sum()
+            self.loss_tracker.predict(shares @ self.kernel.inner_products(rows))
 
-    # Who trains.
+    # select
 
     def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
-        """Take the MAP among the known, draw among the unknown."""
-        cohort = super()._select(server_round, clients, m)
-        self._weights = dict(zip(cohort.clients, cohort.weights, strict=True))
-        chosen = [self._place[client] for client in cohort.clients if client in self._place]
-        self._chosen_at[chosen] = server_round
-        self._unanswered[chosen] += 1
-        self.budget.trained += len(cohort.clients)
+        """Take the greedy MAP among the known clients, and draw among the unknown."""
+        known = self.known_clients(self._with_pending(clients))
+
+        def select_known(count: int, constraints: Constraints) -> Cohort:
+            return self._select_known(server_round, known, count, constraints)
+
+        cohort = select_with_unknown(self, server_round, clients, m, known, select_known)
+        held = {c: self._weights[c] for c in self.pending if c in self._weights}
+        self._weights = held | dict(zip(cohort.clients, cohort.weights, strict=True))
+        self._participation.choose(cohort.clients, server_round)
+        self.probe_budget.updates += len(cohort.clients)
         return cohort
 
     def _select_known(
         self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
-    ) -> Picked:
-        """Take the greedy MAP, those who have waited too long first, and weigh it."""
-        self._now = server_round
-        due = self._due(server_round, known, m, constraints)
-        required = [*constraints.required, *due]
-        picked = super()._select_known(
-            server_round, known, m, replace(constraints, required=required)
+    ) -> Cohort:
+        """Take the greedy MAP, overdue clients first, and fit its weights."""
+        rows = self._participation.rows(known)
+        tracker, kernel = self.loss_tracker, self.kernel
+        q = self.quality(
+            tracker.loss[rows],
+            tracker.variance(server_round)[rows],
+            self._participation.unanswered[rows],
         )
-        index = {client: i for i, client in enumerate(known)}
-        weights = self.weights(known, np.array([index[client] for client in picked.clients]))
-        notes = {**picked.diagnostics, "waited": [known[i] for i in due]}
-        return Picked(picked.clients, weights.tolist(), notes)
+        directions = kernel.directions(rows)
+        # The kernel's entries are rounded as the updates are.
+        scoring = Scoring.of_kernel(directions, q, theta=self.theta)
+        dpp = self.dpp = ClientDPP(known, directions, kernel.similarity(rows), q, scoring)
+        waits = server_round - self._participation.last_chosen[rows]
+        overdue = self.waiting_rule.overdue(waits, m, constraints)
+        selection = dpp.greedy(m, replace(constraints, required=[*constraints.required, *overdue]))
+        # Pending clients represent others too, so the weights are fitted with theirs.
+        together = np.array([*constraints.given, *selection.indices], dtype=np.intp)
+        weights = self.weighting(
+            kernel.cosines(rows[together])[:, rows],
+            kernel.norms[rows],
+            alpha(self.theta) * q,
+            together,
+        )
+        return Cohort(
+            clients=tuple(known[i] for i in selection.indices),
+            weights=tuple(weights[len(constraints.given) :].tolist()),
+            diagnostics={
+                **dpp.diagnostics(selection),
+                "oldest_report": int(tracker.reported_at[rows].min()),
+                "waited": [known[i] for i in overdue],
+            },
+        )
 
-    def kernel(self, known: list[ClientId]) -> tuple[FloatArray, Float64Array | None]:
-        """Return the last directions of these clients and, unless they are many, C."""
-        places = self._places(known)
-        return self.live.directions(places), self.live.cosines(places)
-
-    def scoring(self, unit: FloatArray, q: Float64Array) -> Scoring:
-        """Return how exact the kernel is: its entries are rounded as the updates are."""
-        return Scoring.of_kernel(unit, q, theta=self.theta)
-
-    def oldest(self, known: list[ClientId]) -> int:
-        """Return the round of the oldest report among these clients'."""
-        return int(self.loss_tracker.heard[self._places(known)].min())
-
-    def scores(self, known: list[ClientId]) -> Float64Array:
-        """Return each loss, with what it may be above that, in deviations over clients.
-
-        The deviation counts what is uncertain too: where losses differ no more than they are
-        uncertain, quality hardly matters.
-        """
-        places = self._places(known)
-        losses = clip_outliers(self.loss_tracker.loss[places])
-        spread = float(losses.var())
-        variance = np.minimum(self.loss_tracker.variance(self._now)[places], spread)
-        upper = losses + np.sqrt(variance)
-        scale = np.sqrt(spread + variance.mean())
-        if scale == 0.0:
-            return np.zeros(len(known))
-        q = (upper - upper.mean()) / scale - self._unanswered[places]
-        return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))
-
-    def weights(self, known: list[ClientId], chosen: IndexArray) -> Float64Array:
-        """Return weights with which the step of the chosen resembles that of all.
-
-        In the step of all, client j counts exp(alpha q_j).
-        """
-        places = self._places(known)
-        log_share = alpha(self.theta) * self.scores(known)
-        share = np.exp(log_share - max(0.0, float(log_share.max()) - MAX_EXPONENT))
-        share /= share.sum()
-        lengths = self.live.lengths[places]
-        lengths = np.minimum(lengths, OUTLIER_DEVIATIONS * np.median(lengths))
-        return fitted_weights(self.live.rows(places[chosen])[:, places], lengths, share, chosen)
-
-    def _due(
-        self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
-    ) -> list[int]:
-        """Return those who have waited too long, longest first: at most half of the places."""
-        if self.patience is None:
-            return []
-        waits = server_round - self._chosen_at[self._places(known)]
-        over = (waits >= self.patience * len(known) / m).nonzero()[0]
-        order = over[np.argsort(-waits[over], kind="stable")].tolist()
-        places = min((m + 1) // 2, m - len(constraints.required))
-        late = [i for i in order if i not in constraints.required]
-        labels, caps = constraints.groups, constraints.caps
-        if labels is None or caps is None:
-            return late[:places]
-        assert isinstance(caps, Mapping)
-        room = Counter(caps) - Counter(labels[i] for i in constraints.required)
-        due: list[int] = []
-        for i in late:
-            if len(due) < places and room[labels[i]] > 0:
-                room[labels[i]] -= 1
-                due.append(i)
-        return due
-
-    def known_clients(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
-        """Return those of the clients that have reported; their places are looked up once."""
-        met = self._met
-        if met is None or met[0] is not clients or met[3] != len(self._place):
-            known = [client for client in clients if client in self._place]
-            places = np.array([self._place[client] for client in known], dtype=np.intp)
-            met = self._met = (clients, known, places, len(self._place))
-        return met[1]
-
-    def _places(self, known: list[ClientId]) -> IndexArray:
-        """Return the places of familiar clients."""
-        if self._met is not None and known is self._met[1]:
-            return self._met[2]
-        return np.array([self._place[client] for client in known], dtype=np.intp)
+    # state and restore
 
     def state(self) -> dict[str, Any]:
         """Return all that was learned."""
         return {
             **super().state(),
+            "kernel": self.kernel.state(),
             "loss_tracker": self.loss_tracker.state(),
-            "live": self.live.state(),
-            "place": [[client, place] for client, place in self._place.items()],
-            "chosen_at": self._chosen_at.copy(),
+            "participation": self._participation.state(),
+            "probe_budget": self.probe_budget.state(),
             "weights": [[client, weight] for client, weight in self._weights.items()],
-            "budget": self.budget.state(),
-            "unanswered": self._unanswered.copy(),
-            "sketching": None if self._sketching is None else self._sketching.state(),
+            "generation": self._generation,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state."""
         super().restore(state)
+        self.kernel.restore(state["kernel"])
         self.loss_tracker.restore(state["loss_tracker"])
-        self.live.restore(state["live"])
-        self._place = dict(state["place"])
-        self._chosen_at = np.array(state["chosen_at"])
-        self._met = None
+        self._participation.restore(state["participation"])
+        self.probe_budget.restore(state["probe_budget"])
         self._weights = dict(state["weights"])
-        self.budget.restore(state["budget"])
-        self._unanswered = np.array(state["unanswered"])
-        if self._sketching is not None:
-            self._sketching.restore(state["sketching"])
+        self._generation = int(state["generation"])
+        self.dpp = None
