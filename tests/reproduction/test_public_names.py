@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted(set((ROOT / "reproduction").glob("*.py")) - {ROOT / "reproduction/ablations.py"})
+SCRIPTS = sorted((ROOT / "reproduction").glob("*.py"))
 
 
 def imported(path: Path) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Policies that decide which clients train next: one a file, one contract for all."""
 
 from adcs.schedulers.adcs import ADCS
-from adcs.schedulers.base import Cohort, Request, Scheduler
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.schedulers.divfl import DivFL
 from adcs.schedulers.live_adcs.scheduler import LiveADCS
 from adcs.schedulers.ocs import OCS
@@ -18,6 +18,7 @@ __all__ = [
     "PowerOfChoice",
     "Request",
     "Scheduler",
+    "Source",
     "StaticDPP",
     "Uniform",
 ]
