@@ -11,8 +11,8 @@ run: $(READY)-run
 # Options: SEEDS=2 ROUNDS=1500 DATA=digits DATA_FOLDER=DIR JOBS=1 ONLY="figure-1 table-1", and
 # OUT=DIR, a new folder or one to continue.
 REPRODUCTION = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
-	$(if $(DATA),--data $(DATA)) $(if $(DATA_FOLDER),--data-folder $(DATA_FOLDER)) \
-	$(if $(OUT),--out $(OUT)) $(if $(JOBS),--jobs $(JOBS))
+	$(if $(DATA),--data '$(DATA)') $(if $(DATA_FOLDER),--data-folder '$(DATA_FOLDER)') \
+	$(if $(OUT),--out '$(OUT)') $(if $(JOBS),--jobs $(JOBS))
 
 paper beyond: $(READY)-run
 	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
