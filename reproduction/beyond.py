@@ -31,11 +31,10 @@ from adcs.experiments import (
 )
 from reproduction.folder import (
     CONFIGS,
-    CommandFailed,
     ResultFolder,
     Run,
-    end_on_signal,
     next_folder,
+    one_sentence,
     options,
     overrides_of,
     quick_look,
@@ -312,18 +311,12 @@ def _bold(text: str, bad: bool) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the protocol."""
     given = options("LiveADCS and its rivals at their best settings.").parse_args(arguments)
-    end_on_signal()
     path = given.out or next_folder("beyond")
-    try:
+    with one_sentence(f"make beyond OUT={path}"):
         folder = ResultFolder.open(path, ["beyond"], [], overrides_of(given))
         print(f"results go to {path}", file=sys.stderr)
         folder.execute(runs_of(folder), given.jobs)
         verdicts = report(folder)
-    except CommandFailed as error:
-        print(f"reproduction: {error}; continue with: make beyond OUT={path}", file=sys.stderr)
-        sys.exit(error.code)
-    except (ValueError, OSError) as error:
-        sys.exit(f"reproduction: {error}")
     for verdict in verdicts:
         print(
             f"{verdict.title}: {', '.join(verdict.failures) or 'all shown'}. Worst "

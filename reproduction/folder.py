@@ -15,7 +15,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,22 @@ def overrides_of(given: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def end_on_signal() -> None:
-    """End as after Ctrl-C when the process is told to terminate, so that no command is left."""
+@contextmanager
+def one_sentence(command: str) -> Iterator[None]:
+    """End the script with one sentence after an error that the user can resolve.
+
+    Parameters
+    ----------
+    command
+        The command that continues the work.
+    """
+    # As after Ctrl-C, so that `adcs compare` is ended too.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    except (CommandFailed, KeyboardInterrupt) as error:
+        why = error if isinstance(error, CommandFailed) else "stopped"
+        print(f"reproduction: {why}; continue with: {command}", file=sys.stderr)
+        sys.exit(error.code if isinstance(error, CommandFailed) else 128 + signal.SIGINT)
+    except (ValueError, OSError) as error:
+        sys.exit(f"reproduction: {error}")

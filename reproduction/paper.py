@@ -11,11 +11,10 @@ from adcs.experiments import LEVEL, Experiment, seeds_of, setting, table_note
 from reproduction.claims import Records
 from reproduction.folder import (
     CONFIGS,
-    CommandFailed,
     ResultFolder,
     Run,
-    end_on_signal,
     next_folder,
+    one_sentence,
     options,
     overrides_of,
     quick_look,
@@ -119,18 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("outputs", nargs="*", help=f"some of {', '.join(outputs())}; all if none")
     parser.add_argument("--data", help="another data set than the paper's")
     given = parser.parse_args(arguments)
-    end_on_signal()
     path = given.out or next_folder("paper")
-    try:
+    with one_sentence(f"make paper OUT={path}"):
         folder = ResultFolder.open(path, list(outputs()), given.outputs, overrides_of(given))
         print(f"results go to {path}", file=sys.stderr)
         folder.execute(runs_of(folder), given.jobs)
         sections = report(folder)
-    except CommandFailed as error:
-        print(f"reproduction: {error}; continue with: make paper OUT={path}", file=sys.stderr)
-        sys.exit(error.code)
-    except (ValueError, OSError) as error:
-        sys.exit(f"reproduction: {error}")
     for section in sections:
         print(section.output.title)
         for claim in section.claims:

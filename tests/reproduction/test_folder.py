@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 
 from reproduction import folder as module
-from reproduction.folder import CommandFailed, ResultFolder, Run, quick_look
+from reproduction.folder import CommandFailed, ResultFolder, Run, one_sentence, quick_look
 
 KNOWN = ["figure-1", "kernels"]
 
@@ -80,22 +83,20 @@ def settings(tmp_path: Path, rounds: int) -> Run:
 
 
 def test_runs_are_made_once_and_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second command resumes, the third does nothing, and other settings are refused."""
+    """A complete run is not repeated, an incomplete one resumes, other settings are refused."""
     folder = opened(tmp_path / "a")
-    given: list[Sequence[str]] = []
-    compare = module.compare
-    monkeypatch.setattr(module, "compare", lambda words: (given.append(words), compare(words)))
     run = settings(tmp_path, rounds=20)
     folder.execute([run], jobs=1)
-    assert given[0][:2] == ["--config", str(run.config)]
+    given: list[Sequence[str]] = []
+    monkeypatch.setattr(module, "compare", given.append)
     experiment, records = folder.read(run)
     assert experiment.rounds == 20
     assert [record["server_round"] for record in records] == [0, 5, 10, 15, 20]
     folder.execute([run])
-    assert len(given) == 1
+    assert given == []
     (folder.path / "small" / "summary.md").unlink()
     folder.execute([run])
-    assert list(given[1]) == ["--resume", str(folder.path / "small")]
+    assert list(given[0]) == ["--resume", str(folder.path / "small")]
     with pytest.raises(ValueError, match="small is a run with rounds 20, not 40"):
         folder.execute([settings(tmp_path, rounds=40)])
 
@@ -107,3 +108,37 @@ def test_a_command_that_fails_keeps_what_was_made(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="exit code 2"):
         folder.execute([settings(tmp_path, rounds=-1)])
     assert (folder.path / "reproduce.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (CommandFailed(2), 2, "adcs compare ended with exit code 2; continue with: make paper"),
+        (KeyboardInterrupt(), 130, "stopped; continue with: make paper"),
+        (ValueError("m is 3"), "reproduction: m is 3", ""),
+        (OSError(28, "No space left on device"), "reproduction: [Errno 28] No space", ""),
+    ],
+)
+def test_errors_end_the_script_with_one_sentence(
+    error: BaseException, code: int | str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop, one_sentence("make paper"):
+        raise error
+    assert str(stop.value.code).startswith(str(code))
+    assert sentence in capsys.readouterr().err
+
+
+def test_compare_is_ended_with_the_script(tmp_path: Path) -> None:
+    """SIGTERM ends the script and the command; the same script then continues."""
+    words = ["kernels", "--rounds", "200000", "--data", "digits", "--jobs", "1"]
+    script = [sys.executable, "-m", "reproduction.paper", "--out", str(tmp_path / "a"), *words]
+    with subprocess.Popen(script, cwd=module.ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("compare:"):
+                process.terminate()
+                break
+        rest = process.stderr.read()  # until all that write to it have ended
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "adcs: stopped; nothing is lost" in rest
+    assert (tmp_path / "a" / "reproduce.json").is_file()
