@@ -26,6 +26,7 @@ from adcs.theory.estimates import (
     softmax_smoothness,
     uniform_selection_variance,
 )
+from adcs.theory.gram import cosines, from_triangle
 
 __all__ = [
     "Certificate",
@@ -40,7 +41,9 @@ __all__ = [
     "certify",
     "check_clusters",
     "convergence_bound",
+    "cosines",
     "find_clusters",
+    "from_triangle",
     "general_bound",
     "largest_norm",
     "least_gain",

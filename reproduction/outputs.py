@@ -1,47 +1,70 @@
-"""What is made from a run's records: a figure, its numbers, and the verdicts on claims."""
+"""Figures and tables of the paper, made from the records of a run."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from adcs import metrics
-from adcs._types import Float64Array
-from adcs.dpp.kernel import log_kernel
-from adcs.experiments import claims, wording
-from adcs.experiments.claims import Claim, Records
-from adcs.experiments.config import Experiment
-from adcs.experiments.figures import Bars, Map, bar_figure, heat_figure, line_figure
-from adcs.experiments.report import caption, is_png, panel
-from adcs.experiments.specs import make_scheduler
-from adcs.experiments.statistics import (
-    COST,
+from adcs import ADCS, metrics
+from adcs.dpp import log_kernel
+from adcs.experiments import (
+    BOUNDS,
     FEWEST,
-    SHARE,
+    Bars,
+    Experiment,
+    Map,
+    bar_figure,
+    caption,
     curves,
     estimate,
     final_ratios,
+    format_estimate,
+    format_number,
+    heat_figure,
+    left_out_note,
+    line_figure,
+    make_scheduler,
+    markdown_table,
+    panel,
+    styles_of,
     summarise,
+    summary_table,
 )
-from adcs.experiments.styles import styles_of
-from adcs.schedulers.determinantal import DeterminantalScheduler
-from adcs.theory.gram import cosines, from_triangle
+from adcs.theory import cosines, from_triangle
+from reproduction import claims
+from reproduction.claims import Claim, Records
+
+Array = NDArray[np.float64]
 
 TOLERANCE = 0.015
-"""How far a ratio or a TV distance may lie from the paper's."""
+"""Largest allowed deviation of a ratio or a TV distance from the paper's."""
 
 MOMENTS = 6
-"""Heat maps in a row."""
+"""Number of heat maps of a run."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """A figure or table: the run it is made from, what is drawn, of which schedulers (all)."""
+    """A figure or table.
+
+    Attributes
+    ----------
+    name, title
+        What it is called.
+    run
+        The run it is made from.
+    fields
+        Fields of the records to draw, a panel each.
+    against
+        The horizontal axis.
+    schedulers
+        Labels of the run's schedulers to show; none are all.
+    """
 
     name: str
     run: str
@@ -53,7 +76,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the summary."""
+    """A section of the summary."""
 
     output: Output
     claims: list[Claim]
@@ -63,11 +86,11 @@ class Section:
 
     def markdown(self) -> str:
         """Return the section as Markdown, its figures linked."""
-        # Links are relative to the folder above the figures.
+        # Links are relative to the folder that holds the folder of figures.
         links = [
-            f"![{path.stem}]({os.path.join(*path.parts[-2:])})"
+            f"![{path.stem}]({path.parent.name}/{path.name})"
             for path in self.files
-            if is_png(path)
+            if path.suffix == ".png"
         ]
         verdicts = "\n".join(claim.line() for claim in self.claims)
         parts = [f"## {self.output.title}", verdicts, self.text, *links, self.caption]
@@ -81,7 +104,7 @@ def make_section(
     paper: Mapping[str, Any],
     figures: Path,
 ) -> Section:
-    """Draw an output and judge the claims that it bears on.
+    """Draw an output and judge the claims on it.
 
     Parameters
     ----------
@@ -90,9 +113,9 @@ def make_section(
     experiment, records
         The run.
     paper
-        The paper's own numbers of Table 1.
+        The paper's numbers of Table 1.
     figures
-        Where files go.
+        The folder of figures.
     """
     labels = list(output.schedulers or experiment.schedulers)
     stem = figures / output.name
@@ -103,8 +126,8 @@ def make_section(
     panels = [panel(records, field, output.against, labels) for field in output.fields]
     files = line_figure(stem, output.title, panels, styles_of(experiment.schedulers))
     rows = summarise(records, labels)
-    text = wording.markdown(*wording.table(rows))
-    lost = wording.left_out_note(rows)
+    text = markdown_table(*summary_table(rows))
+    lost = left_out_note(rows)
     text += f"\n\n**{lost}**" if lost else ""
     found: list[Claim] = []
     if output.name == "figure-1":
@@ -122,7 +145,7 @@ def make_section(
 
 
 def equal_time(records: Records, labels: Sequence[str]) -> str:
-    """Return what each scheduler had reached when the fastest one was done, as Markdown."""
+    """Return the accuracies at the time at which the fastest scheduler finishes, as Markdown."""
     seconds = curves(records, "seconds", labels)
     tables = {field: curves(records, field, labels) for field in ("worst", "average")}
     lines = []
@@ -134,19 +157,19 @@ def equal_time(records: Records, labels: Sequence[str]) -> str:
             max(int(np.searchsorted(times, end, side="right")), 1)
             for times, end in zip(seconds.values[label], ends, strict=True)
         ]
-        rounds = [float(seconds.rounds[place - 1]) for place in reached]
+        rounds = [float(seconds.rounds[evaluations - 1]) for evaluations in reached]
         cells.append(f"{np.mean(rounds):,.0f}")
         for table in tables.values():
             numbers = [
-                float(row[max(0, place - count) : place].mean())
-                for row, place in zip(table.values[label], reached, strict=True)
+                float(row[max(0, evaluations - count) : evaluations].mean())
+                for row, evaluations in zip(table.values[label], reached, strict=True)
             ]
-            cells.append(wording.spread(estimate(numbers, SHARE), "worst"))
+            cells.append(format_estimate(estimate(numbers, BOUNDS["worst"]), "worst"))
         lines.append(cells)
-    moment = wording.spread(estimate(ends, COST), "seconds")
+    moment = format_estimate(estimate(ends, BOUNDS["seconds"]), "seconds")
     return (
         f"At equal time, when the fastest of them is done (after {moment}):\n\n"
-        + wording.markdown(["scheduler", "rounds", "worst", "average"], lines)
+        + markdown_table(["scheduler", "rounds", "worst", "average"], lines)
     )
 
 
@@ -165,7 +188,7 @@ def _table_1(
         if ratios.ndim != 2 or ratios.shape[1] != theirs.size:
             text = f"{label}: the run has no ratios for the paper's {theirs.size} groups."
             return Section(output, [Claim("Table 1 is reproduced", "undecided", text)], "", [])
-        parts = [estimate(column, SHARE) for column in ratios.T]
+        parts = [estimate(column, BOUNDS["ratio"]) for column in ratios.T]
         ours = np.array([part.mean for part in parts])
         bars.append(Bars(label, parts, theirs))
         tv = estimate(metrics.total_variation(row) for row in ratios)
@@ -173,12 +196,12 @@ def _table_1(
         found.append(judge_row(label, ours, theirs, tv.mean, paper_tv))
         for who, row, distance in (("here", ours, tv.mean), ("paper", theirs, paper_tv)):
             far = [abs(a - b) > TOLERANCE for a, b in zip(row, theirs, strict=True)]
-            cells = [_flag(wording.number(x, "ratio"), f) for x, f in zip(row, far, strict=True)]
+            cells = [_flag(format_number(x, "ratio"), f) for x, f in zip(row, far, strict=True)]
             apart = _flag(f"{distance:.4f}", abs(distance - paper_tv) > TOLERANCE)
             off = f"{np.abs(ours - theirs).max():.4f}" if who == "here" else ""
             lines.append([label, who, *cells, apart, off])
     heads = ["method", "", *[f"group {k}" for k in range(theirs.size)], "TV", "max deviation"]
-    text = wording.markdown(heads, lines) + f"\n\n**Bold** differs by more than {TOLERANCE}."
+    text = markdown_table(heads, lines) + f"\n\n**Bold** differs by more than {TOLERANCE}."
     names = [str(k) for k in range(theirs.size)]
     styles = styles_of(experiment.schedulers)
     files = bar_figure(stem, output.title, bars, names, "ratio of selections", styles)
@@ -192,10 +215,8 @@ def _flag(text: str, far: bool) -> str:
     return f"**{text}**" if far else text
 
 
-def judge_row(
-    label: str, ours: Float64Array, theirs: Float64Array, tv: float, paper_tv: float
-) -> Claim:
-    """Judge a row of Table 1: every ratio and the TV distance within 0.015 of the paper's.
+def judge_row(label: str, ours: Array, theirs: Array, tv: float, paper_tv: float) -> Claim:
+    """Judge a row of Table 1: every ratio and the TV distance must be within 0.015 of the paper's.
 
     >>> judge_row("A", np.array([0.52, 0.48]), np.array([0.5, 0.5]), 0.02, 0.0).verdict
     'does not hold'
@@ -211,19 +232,19 @@ def judge_row(
     )
 
 
-def kernel_at(record: Mapping[str, Any], scheduler: DeterminantalScheduler) -> Float64Array:
+def kernel_at(record: Mapping[str, Any], theta: float, quality: object) -> Array:
     """Return L = Q C Q at a record's round, from the inner products of the updates.
 
-    >>> scheduler = make_scheduler("ADCS(theta=0.5, quality='loss')", seed=0)
+    The quality is the norm of the updates if `quality` is "norm", and the loss otherwise.
+
     >>> record = {"gram": [4.0, 2.0, 4.0], "batch_losses": [0.0, 2.0]}
-    >>> kernel_at(record, scheduler).round(3)
+    >>> kernel_at(record, theta=0.5, quality="loss").round(3)
     array([[1.   , 1.359],
            [1.359, 7.389]])
     """
     gram = from_triangle(record["gram"])
-    losses = record["batch_losses"]
-    quality = np.sqrt(gram.diagonal()) if scheduler.quality == "norm" else losses
-    sign, log_size = log_kernel(cosines(gram), quality, scheduler.theta)
+    q = np.sqrt(gram.diagonal()) if quality == "norm" else record["batch_losses"]
+    sign, log_size = log_kernel(cosines(gram), q, theta)
     return np.asarray(sign * np.exp(log_size))
 
 
@@ -234,16 +255,19 @@ def _kernels(output: Output, experiment: Experiment, records: Records, stem: Pat
     clients = client_names(experiment)
     for label, spec in experiment.schedulers.items():
         scheduler = make_scheduler(spec, seed)
-        assert isinstance(scheduler, DeterminantalScheduler)
+        assert isinstance(scheduler, ADCS)
         mine = [
             record
             for record in records
             if record["scheduler"] == label and record["seed"] == seed and "gram" in record
         ]
-        places = np.unique(np.linspace(0, len(mine) - 1, MOMENTS).round().astype(int))
+        moments = np.unique(np.linspace(0, len(mine) - 1, MOMENTS).round().astype(int))
         maps = [
-            Map(f"round {mine[place]['server_round']:,}", kernel_at(mine[place], scheduler))
-            for place in places
+            Map(
+                f"round {mine[i]['server_round']:,}",
+                kernel_at(mine[i], scheduler.theta, scheduler.quality),
+            )
+            for i in moments
         ]
         rows[label] = maps
         for item in maps:
@@ -251,7 +275,7 @@ def _kernels(output: Output, experiment: Experiment, records: Records, stem: Pat
             diagonal = np.diag(item.matrix)
             ends = (diagonal.min(), diagonal.max(), off.min(), off.max())
             lines.append([label, item.title, *[f"{value:.3g}" for value in ends]])
-        # Entries of different runs are powers of different qualities: each has a figure of its own.
+        # The entries of the runs have different units, so each run has its own figure.
         title = f"{output.title}: {label}"
         files += heat_figure(stem.with_name(f"{stem.name}-{label.lower()}"), title, maps, clients)
     heads = ["run", "moment", "least L_nn", "largest L_nn", "least L_nk", "largest L_nk"]
@@ -266,11 +290,11 @@ def _kernels(output: Output, experiment: Experiment, records: Records, stem: Pat
         + ", ".join(f"{name} {c:.2f}" for name, c in zip(rows, changing, strict=True))
         + ".",
     )
-    return Section(output, [claim], wording.markdown(heads, lines), files)
+    return Section(output, [claim], markdown_table(heads, lines), files)
 
 
 def client_names(experiment: Experiment) -> list[str]:
-    """Return a name for each client: its number, and its class where each client has one.
+    """Return a name for each client: its number, and its class if each client has one class.
 
     >>> client_names(Experiment(data="digits", clients=10, m=5))[:3]
     ['0', '1', '2']

@@ -1,4 +1,7 @@
-"""LiveADCS with one of its ideas switched off, and a rival without one of its advantages."""
+"""LiveADCS with one part replaced, and PowerOfChoice without knowledge of mini-batches.
+
+Each class is a scheduler that `adcs compare` takes as `reproduction/ablations.py:Class`.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from adcs._types import Float64Array, IndexArray
-from adcs.reports.report import ClientReport
-from adcs.schedulers.base import Source
-from adcs.schedulers.live_adcs import (
-    MAX_QUALITY,
-    LiveADCS,
-    LiveKernel,
-    LossTracker,
-    clip_outliers,
-)
-from adcs.schedulers.power_of_choice import PowerOfChoice
+from adcs import ClientReport, LiveADCS, PowerOfChoice
+from adcs.schedulers import Source
+from adcs.schedulers.live_adcs import MAX_QUALITY, LiveKernel, LossTracker, clip_outliers
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
 
 class NoReuse(LiveADCS):
-    """Training replies are ignored: all that is known comes from probes within the budget."""
+    """Training replies are ignored; only probes within the budget are used."""
 
     observed_sources = frozenset[Source]({"enrolment", "probe"})
 
@@ -43,9 +42,7 @@ class NoUncertainty(LiveADCS):
         self.quality = _certain_loss
 
 
-def _certain_loss(
-    losses: Float64Array, variances: Float64Array, unanswered: IndexArray
-) -> Float64Array:
+def _certain_loss(losses: Floats, variances: Floats, unanswered: Indices) -> Floats:
     losses = clip_outliers(losses)
     q = (losses - losses.mean()) / (losses.std() or 1.0)
     return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))
@@ -60,7 +57,7 @@ class NoPrediction(LiveADCS):
 
 
 class _Unpredicted(LossTracker):
-    def predict(self, products: Float64Array) -> None:
+    def predict(self, products: Floats) -> None:
         """Do nothing."""
 
 
@@ -73,7 +70,7 @@ class NoSmoothing(LiveADCS):
 
 
 class _Unsmoothed(LossTracker):
-    def update(self, rows: IndexArray, losses: Float64Array, server_round: int) -> None:
+    def update(self, rows: Indices, losses: Floats, server_round: int) -> None:
         """Take reports of losses at the model of a round, as they are."""
         super().update(rows, losses, server_round)
         self.loss[rows] = losses
@@ -87,14 +84,12 @@ class EqualWeights(LiveADCS):
         self.weighting = _equal_weights
 
 
-def _equal_weights(
-    cosines: Float64Array, norms: Float64Array, log_shares: Float64Array, chosen: IndexArray
-) -> Float64Array:
+def _equal_weights(cosines: Floats, norms: Floats, log_shares: Floats, chosen: Indices) -> Floats:
     return np.full(chosen.size, 1.0 / chosen.size)
 
 
 class NoDiversity(LiveADCS):
-    """The cohort has the largest qualities, similar or not; its weights are fitted all the same."""
+    """The cohort has the largest qualities, whatever the similarity; its weights are fitted."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -102,17 +97,17 @@ class NoDiversity(LiveADCS):
 
 
 class _OrthogonalKernel(LiveKernel):
-    def similarity(self, rows: IndexArray) -> Float64Array | None:
+    def similarity(self, rows: Indices) -> Floats | None:
         """Return a similarity in which no client resembles another."""
         return np.eye(rows.size)
 
 
 class OtherBatch(PowerOfChoice):
-    """PowerOfChoice by the losses of the round before.
+    """PowerOfChoice by the losses of the previous round.
 
-    In the simulator a client's loss is that of the very mini-batch it will train on, so who ranks
-    by fresh losses picks mini-batches as well as clients. Here it picks clients alone, by losses
-    that are one step old.
+    In the simulator a client reports the loss of the mini-batch that it trains on next. A ranking
+    by these losses chooses mini-batches as well as clients. The losses of the previous round are
+    from other mini-batches, so this ranking chooses clients only.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -120,11 +115,11 @@ class OtherBatch(PowerOfChoice):
         self._held: list[ClientReport] = []
 
     def _observe(self, server_round: int, reports: Sequence[ClientReport], source: Source) -> None:
-        """Remember the reports of the round before, and keep these for the next."""
+        """Use the reports of the previous round, and keep these for the next."""
         if source != "probe":
             super()._observe(server_round, reports, source)
             return
-        # Told as of this round, or they would not be ranked by.
+        # PowerOfChoice ranks by reports of this round only.
         super()._observe(
             server_round,
             [replace(r, server_round=server_round) for r in self._held or reports],

@@ -1,4 +1,4 @@
-"""The paper's claims, each judged by the numbers of a run: holds, or does not."""
+"""Verdicts on the paper's claims, from the records of a run."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from typing import Any, Literal
 
 import numpy as np
 
-from adcs.experiments import wording
-from adcs.experiments.config import Experiment
-from adcs.experiments.specs import make_scheduler
-from adcs.experiments.statistics import (
+from adcs import ADCS
+from adcs.experiments import (
     BOUNDS,
     LEVEL,
     Curves,
     Estimate,
+    Experiment,
     corrected,
     curves,
     estimate,
+    format_estimate,
+    format_margin,
+    make_scheduler,
     paired,
 )
-from adcs.schedulers.adcs import ADCS
 
 Verdict = Literal["holds", "does not hold", "undecided"]
 Records = Sequence[Mapping[str, Any]]
 
 NEAR_AVERAGE = 0.02
-"""An average accuracy within this of the best is competitive."""
+"""An average accuracy within this of the best counts as competitive."""
 
 NEAR_WORST = 0.03
-"""Worst accuracies within this of each other are "almost identical"."""
-
+"""Worst accuracies within this of each other count as "almost identical"."""
 
 SAME = 1e-12
-"""Means closer than this are equal: sums in another order differ in their last bits."""
+"""Means closer than this count as equal; rounding depends on the order of summation."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, the verdict, and the numbers behind it.
+    """A claim, its verdict, and the numbers it is based on.
 
     >>> Claim("A beats B", "holds", "By 0.1.").verdict
     'holds'
@@ -60,10 +60,19 @@ class Claim:
 
 
 def above(text: str, found: Estimate, p: float | None = None) -> Claim:
-    """Judge that a difference is above zero: by its p-value, corrected if it is one of several.
+    """Judge whether a difference is above zero.
 
-    The difference is taken the way the text puts it: of "A is below B" it is B - A.
+    Parameters
+    ----------
+    text
+        The claim.
+    found
+        The difference, with the sign that the text gives it: B - A for "A is below B".
+    p
+        Its p-value, if it was corrected for several tests.
 
+    Examples
+    --------
     >>> above("A beats B", Estimate(0.1, 0.02, 5)).verdict
     'holds'
     >>> above("A beats B", Estimate(0.01, 0.02, 5)).verdict
@@ -76,7 +85,7 @@ def above(text: str, found: Estimate, p: float | None = None) -> Claim:
     if found.n == 0:
         return Claim(text, "undecided", "There is no number for it.")
     p = found.p if p is None else p
-    numbers = f"By {wording.margin(found, p)}"
+    numbers = f"By {format_margin(found, p)}"
     if p is None:
         count = "one seed, which gives" if found.n == 1 else f"{found.n} seeds, which give"
         return Claim(text, "undecided", f"{numbers}, from {count} no interval.")
@@ -92,7 +101,7 @@ def above(text: str, found: Estimate, p: float | None = None) -> Claim:
 
 
 def all_above(differences: Mapping[str, Estimate]) -> list[Claim]:
-    """Judge differences that are claimed together, by p-values that Holm's method corrects.
+    """Judge several differences, with p-values corrected by Holm's method.
 
     >>> together = {"A beats B": Estimate(0.1, 0.09, 5), "A beats C": Estimate(0.1, 0.09, 5)}
     >>> [claim.verdict for claim in all_above(together)]
@@ -103,7 +112,7 @@ def all_above(differences: Mapping[str, Estimate]) -> list[Claim]:
 
 
 def within(text: str, gap: float, most: float, numbers: str) -> Claim:
-    """Judge that a gap is no larger than so much.
+    """Judge whether a gap is at most `most`.
 
     >>> within("A is near B", 0.01, 0.02, "By 0.01.").verdict, within("", math.nan, 1, "").verdict
     ('holds', 'undecided')
@@ -115,14 +124,13 @@ def within(text: str, gap: float, most: float, numbers: str) -> Claim:
 
 def _means(numbers: Mapping[str, Any], field: str) -> str:
     return ", ".join(
-        f"{label} {wording.spread(estimate(v, BOUNDS[field]), field)}"
+        f"{label} {format_estimate(estimate(v, BOUNDS[field]), field)}"
         for label, v in numbers.items()
     )
 
 
 def _ends(numbers: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the labels with the lowest and with the highest mean: several where they tie, and
-    none where there are no numbers.
+    """Return the labels with the lowest and the highest mean: all that tie, none without numbers.
 
     >>> _ends({"A": [0.5], "B": [0.1], "C": [0.5]})
     (['B'], ['A', 'C'])
@@ -135,7 +143,7 @@ def _ends(numbers: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def judge_methods(records: Records, experiment: Experiment, labels: Sequence[str]) -> list[Claim]:
-    """Judge what the paper says about Figure 1, and about the extra work of clients."""
+    """Judge the paper's claims on Figure 1, and on the extra work of clients."""
     worst = curves(records, "worst", labels).last()
     average = curves(records, "average", labels).last()
     others = [label for label in labels if label != "ADCS"]
@@ -176,7 +184,7 @@ def _judge_lowest(worst: Mapping[str, Any]) -> Claim:
 
 
 def judge_work(records: Records, experiment: Experiment, label: str = "ADCS") -> Claim:
-    """Judge the extra work of clients by the ledger: (N - m) ceil(T/R) updates over m T.
+    """Judge the extra work of clients by the recorded costs: (N - m) ceil(T/R) updates over m T.
 
     >>> record = {"scheduler": "ADCS", "seed": 0, "server_round": 40, "updates": 18 * 40 + 12 * 2}
     >>> judge_work([record], Experiment(rounds=40)).verdict
@@ -209,7 +217,7 @@ def judge_work(records: Records, experiment: Experiment, label: str = "ADCS") ->
 
 
 def judge_theta(records: Records, labels: Sequence[str]) -> list[Claim]:
-    """Judge what the paper says about Figure 2."""
+    """Judge the paper's claims on Figure 2."""
     worst = curves(records, "worst", labels).last()
     average = curves(records, "average", labels).last()
     tried = [label for label in labels if label != "Uniform"]
@@ -242,7 +250,7 @@ def fluctuation(found: Curves) -> dict[str, Any]:
 
 
 def judge_refresh(records: Records, labels: Sequence[str]) -> list[Claim]:
-    """Judge what the paper says about Figure 3."""
+    """Judge the paper's claims on Figure 3."""
     found = curves(records, "worst", labels)
     worst = found.last()
     small = ["R = 1", "R = 5", "R = 20"]
@@ -268,7 +276,7 @@ def judge_refresh(records: Records, labels: Sequence[str]) -> list[Claim]:
 
 
 def judge_bias(records: Records, labels: Sequence[str]) -> list[Claim]:
-    """Judge what the paper's comments say about the bias."""
+    """Judge the claims of the paper's comments on the selection bias."""
     found = curves(records, "bias", labels)
     count = max(1, found.rounds.size // 10)
     early = {label: float(np.nanmean(t[:, :count])) for label, t in found.values.items()}
