@@ -36,7 +36,7 @@ def test_every_case_is_as_declared() -> None:
     assert len(declared["case"]) == 11
     for name, case in declared["case"].items():
         experiment = case_experiment(name, {})
-        assert experiment.seeds == 5
+        assert experiment.run.seeds == 5
         assert experiment.schedulers[OURS] == OURS
         assert set(experiment.schedulers) <= {*declared["rivals"], OURS, *declared["control"]}
         for key in ("m", "lr", "clients", "steps", "rounds"):
@@ -64,7 +64,7 @@ def records(worst: dict[str, float], average: dict[str, float], extra: int) -> l
 
 def verdict(ours: float = 0.6, rival: float = 0.5, average: float = 0.8, extra: int = 30) -> Any:
     labels = ("Uniform", "PowerOfChoice", OURS, "PowerOfChoice, other batch")
-    experiment = Experiment(
+    experiment = Experiment.of(
         m=10,
         rounds=100,
         schedulers=dict.fromkeys(labels, "Uniform"),

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from adcs.cli.app import app
 from adcs.experiments import claims
-from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.config import Experiment
 from adcs.experiments.figures import line_figure
 from adcs.experiments.folders import create_run
 from adcs.experiments.outputs import equal_time, make_section
@@ -271,7 +271,7 @@ def test_outputs_share_runs() -> None:
     plan = Plan(Path("nowhere"), tuple(chosen_outputs(["all"])), {})
     assert plan.runs() == ["methods", "theta", "refresh", "communication", "kernels"]
     for run in plan.runs():
-        assert paper_experiment(run, {}).rounds == 20000
+        assert paper_experiment(run, {}).training.rounds == 20000
 
 
 def test_a_folder_of_reproductions_keeps_its_settings(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_runs_of_other_settings_are_not_taken_for_ours(tmp_path: Path) -> None:
 def test_the_setting_names_what_is_not_the_default() -> None:
     assert setting(paper_experiment("methods", {})) in PAGE.read_text()
     said = setting(
-        Experiment(
+        Experiment.of(
             partition="dirichlet",
             partition_settings={"alpha": 0.1, "sizes": "skewed"},
             network={"availability": 0.8, "deadline": 30},
@@ -319,7 +319,7 @@ def test_the_setting_names_what_is_not_the_default() -> None:
 
 @pytest.mark.parametrize(("updates", "named"), [(60, False), (59, True), (10, True)])
 def test_a_run_in_which_hardly_anybody_trained(updates: int, named: bool, tmp_path: Path) -> None:
-    experiment = Experiment(m=12, rounds=10, schedulers={"U": "Uniform", "A": "ADCS"})
+    experiment = Experiment.of(m=12, rounds=10, schedulers={"U": "Uniform", "A": "ADCS"})
     folder = RunFolder.create(tmp_path / "run", experiment.as_dict())
     with folder.writer("task") as lines:
         for label, count in (("A", updates), ("U", 120)):
@@ -344,7 +344,7 @@ def test_bands_of_accuracies_stay_among_accuracies() -> None:
 
 
 def test_a_comparison_shows_the_worst_fifth_and_the_costs(tmp_path: Path) -> None:
-    experiment = from_dict({"data": "synthetic", "clients": 10, "m": 5, "rounds": 20, "seeds": 3})
+    experiment = Experiment.of(data="synthetic", clients=10, m=5, rounds=20, seeds=3)
     folder = create_run(tmp_path / "run", experiment)
     with folder.writer("all") as file:
         for line in records(dict.fromkeys(experiment.schedulers, 0.5)):
@@ -365,8 +365,8 @@ def test_a_comparison_shows_the_worst_fifth_and_the_costs(tmp_path: Path) -> Non
 
 
 def test_seeds_of_a_comparison_that_do_not_count_are_named(tmp_path: Path) -> None:
-    experiment = from_dict(
-        {"data": "synthetic", "clients": 10, "m": 5, "seeds": 4, "schedulers": ["Uniform", "OCS"]}
+    experiment = Experiment.of(
+        data="synthetic", clients=10, m=5, seeds=4, schedulers=["Uniform", "OCS"]
     )
     folder = create_run(tmp_path / "run", experiment)
     with folder.writer("all") as file:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adcs.experiments.config import from_dict
+from adcs.experiments.config import Experiment
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request
 from adcs.simulation.engine import Simulation
@@ -99,7 +99,8 @@ class Clerk:
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: " ".join(network))
 def test_everything_is_charged_once(network: dict[str, Any], steps: int) -> None:
     settings = {"data": "synthetic", "clients": 20, "m": 6, "steps": steps, "pass_width": 9}
-    simulation = from_dict({**settings, "schedulers": SCHEDULERS, "network": network}).simulation(0)
+    experiment = Experiment.of(**settings, schedulers=SCHEDULERS, network=network)
+    simulation = experiment.simulation(0)
     clerks = [Clerk(simulation, run, steps) for run in range(len(simulation.runs))]
     for _ in range(25):
         simulation.step()

@@ -12,8 +12,8 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
+from adcs.cli.console import say
 from adcs.cli.stopping import exit_code
-from adcs.experiments.console import say
 from adcs.experiments.scheduler_errors import SchedulerFailed
 from adcs.run_folder import InUse
 from adcs.simulation.datasets.registry import DataUnavailable

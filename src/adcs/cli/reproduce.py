@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from adcs.cli.console import console, progress, say, shout
 from adcs.cli.errors import guarded, resumable
 from adcs.cli.options import absolute, check_folder
 from adcs.experiments.beyond.protocol import BeyondPlan, Verdict
-from adcs.experiments.console import console, progress, say, shout
 from adcs.experiments.folders import next_folder
 from adcs.experiments.outputs import Section
 from adcs.experiments.reproduce import Plan

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from adcs._validation import did_you_mean
-from adcs.experiments.config import Experiment, from_dict
-from adcs.experiments.hints import check_value
+from adcs.experiments.config import SETTINGS, Experiment, from_dict
 from adcs.experiments.runner import data_fingerprint, tasks
+from adcs.experiments.validation import check_value
 from adcs.run_folder import RunFolder
 from adcs.simulation.datasets.registry import Dataset
 
@@ -48,7 +48,7 @@ def create_run(
     config = {
         "engine": ENGINE,
         **experiment.as_dict(),
-        "groups": experiment.divide(dataset, experiment.first_seed).groups,
+        "groups": experiment.divide(dataset, experiment.run.first_seed).groups,
         "data_fingerprint": data_fingerprint(dataset),
         **({"classes": dataset.labels} if dataset.labels else {}),
         **more,
@@ -60,7 +60,7 @@ def experiment_of(folder: RunFolder) -> Experiment:
     """Return the experiment that a run folder holds.
 
     >>> import tempfile
-    >>> experiment = from_dict({"data": "synthetic", "clients": 10, "m": 5})
+    >>> experiment = Experiment.of(data="synthetic", clients=10, m=5)
     >>> folder = create_run(Path(tempfile.mkdtemp()) / "run", experiment)
     >>> experiment_of(folder) == experiment
     True
@@ -72,21 +72,24 @@ def experiment_of(folder: RunFolder) -> Experiment:
         raise ValueError(
             f"{folder.path} is a run of the engine {config.get('engine')!r}, not of the simulation"
         )
-    settings = Experiment.__dataclass_fields__
+    sections = Experiment.model_fields
     try:
-        for key in settings:
+        for key in sections:
             if key not in config:
                 raise ValueError(f"{key} is missing")
-        known = [*settings, *CONFIG, "engine", "versions"]
+        known = [*sections, *CONFIG, "engine", "versions"]
         for key in config:
             if key not in known:
                 raise ValueError(f"unknown setting {key!r}; {did_you_mean(key, known)}")
-        experiment = from_dict({key: config[key] for key in settings})
+        experiment = from_dict({key: config[key] for key in sections})
+        for each in SETTINGS.values():
+            if config[each.section] is not None and each.key not in config[each.section]:
+                raise ValueError(f"{each.name} is missing")
         for key, kind in CONFIG.items():
             if key in config:
                 check_value(key, config[key], kind)
         groups = config.get("groups")
-        if groups is not None and (len(groups) != experiment.clients or min(groups) < 0):
+        if groups is not None and (len(groups) != experiment.partition.clients or min(groups) < 0):
             raise ValueError(f"groups must have a number >= 0 for each client, got {groups!r}")
         return experiment
     except (ValueError, TypeError, AttributeError) as error:

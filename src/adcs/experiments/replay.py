@@ -107,7 +107,7 @@ def _replay(
 
     run.scheduler.select = watched  # type: ignore[method-assign,assignment]
     while simulation.server_round <= server_round:
-        measured = simulation.server_round % experiment.eval_every == 0
+        measured = simulation.server_round % experiment.run.eval_every == 0
         if measured:
             evaluated, counts = simulation.server_round, run.counts.tolist()
             _done.value = simulation.server_round

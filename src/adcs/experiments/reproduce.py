@@ -20,14 +20,14 @@ from types import NoneType
 from typing import Any
 
 from adcs._validation import did_you_mean
-from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.config import Experiment
 from adcs.experiments.folders import create_run, experiment_of, unfinished
-from adcs.experiments.hints import check_value
 from adcs.experiments.outputs import Output, Section, make_section
 from adcs.experiments.records import checked_records
 from adcs.experiments.report import seeds_of, setting
 from adcs.experiments.runner import Progress, run_experiment
 from adcs.experiments.statistics import LEVEL
+from adcs.experiments.validation import check_value
 from adcs.experiments.wording import table_note
 from adcs.run_folder import RunFolder, read_json, refuse_foreign, write_atomically
 
@@ -92,13 +92,13 @@ def paper_experiment(run: str, overrides: Mapping[str, Any]) -> Experiment:
 
     A run that is declared with one seed shows one seed, whatever number is asked for.
 
-    >>> paper_experiment("theta", {"seeds": 2}).seeds, paper_experiment("kernels", {}).seeds
-    (2, 1)
+    >>> [paper_experiment(run, {"seeds": 2}).run.seeds for run in ("theta", "kernels")]
+    [2, 1]
     """
     values = {**declared(run), **overrides}
     if declared(run)["seeds"] == 1:
         values["seeds"] = 1
-    return from_dict(quick_look(values, overrides))
+    return Experiment.of(**quick_look(values, overrides))
 
 
 def quick_look(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def quick_look(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
     """
     if "rounds" not in overrides:
         return dict(values)
-    usual = Experiment().eval_every
+    usual = Experiment().run.eval_every
     return {"eval_every": max(1, min(usual, overrides["rounds"] // 50)), **values}
 
 
@@ -209,9 +209,11 @@ class Plan:
         if (path / "config.json").is_file():
             folder = RunFolder.open(path)
             held = experiment_of(folder).as_dict()
-            for key, value in experiment.as_dict().items():
-                if held[key] != value:
-                    raise ValueError(f"{path} is a run with {key} {held[key]}, not {value}")
+            for section, values in experiment.as_dict().items():
+                if held[section] != values:
+                    raise ValueError(
+                        f"{path} is a run with {section} {held[section]}, not {values}"
+                    )
             return folder, experiment
         return create_run(path, experiment), experiment
 

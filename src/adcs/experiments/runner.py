@@ -79,13 +79,13 @@ def same_data(experiment: Experiment, held: str | None) -> Dataset:
         dataset = experiment.dataset()
     except ValueError as error:
         raise ValueError(
-            f"the data {experiment.data}, which the run's config.json names, cannot be loaded: "
-            f"{error}"
+            f"the data {experiment.data.name}, which the run's config.json names, cannot be "
+            f"loaded: {error}"
         ) from error
     if held is not None and data_fingerprint(dataset) != held:
         raise ValueError(
-            f"the data {experiment.data} is no longer what this run began with, by the fingerprint "
-            "in its config.json; bring that back, or start a new run"
+            f"the data {experiment.data.name} is no longer what this run began with, by the "
+            "fingerprint in its config.json; bring that back, or start a new run"
         )
     return dataset
 
@@ -96,7 +96,7 @@ def run_task(
     """Run a task to its end, from its checkpoint if it has one."""
     checkpoint = folder.load_checkpoint(task.name)
     if checkpoint is not None and checkpoint.get("done"):
-        progress(experiment.rounds)
+        progress(experiment.training.rounds)
         return
     # Tasks may start hours after the run did: each looks for itself.
     dataset = same_data(experiment, folder.config.get("data_fingerprint"))
@@ -114,8 +114,8 @@ def run_task(
             state = {"done": done, "offset": lines.offset, "simulation": simulation.state()}
             folder.save_checkpoint(task.name, state)
 
-        while simulation.server_round < experiment.rounds:
-            if simulation.server_round % experiment.eval_every:
+        while simulation.server_round < experiment.training.rounds:
+            if simulation.server_round % experiment.run.eval_every:
                 simulation.step()
             else:
                 records = simulation.evaluate()
@@ -132,7 +132,7 @@ def run_task(
         for record in simulation.evaluate(final=True):
             lines.append(record)
         save(done=True)
-    progress(experiment.rounds)
+    progress(experiment.training.rounds)
 
 
 def run_experiment(
@@ -171,7 +171,7 @@ def _run_tasks(
     same_data(experiment, folder.config.get("data_fingerprint"))
     todo = tasks(experiment)
     weights = [len(task.labels) for task in todo]
-    total = sum(weights) * experiment.rounds
+    total = sum(weights) * experiment.training.rounds
     count = min(jobs or os.cpu_count() or 1, len(todo))
     context = multiprocessing.get_context("spawn")
     done = context.Array("q", len(todo), lock=False)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, get_type_hints
 
 from adcs import schedulers
 from adcs._validation import did_you_mean, near_by
-from adcs.experiments.hints import check_value
 from adcs.experiments.scheduler_errors import words
+from adcs.experiments.validation import check_value
 from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Scheduler
 

@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import Any
 
 from adcs.experiments import wording
-from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.config import Experiment
 from adcs.experiments.figures import Dots, dot_figure
 from adcs.experiments.records import checked_records
 from adcs.experiments.reproduce import Plan, alone, quick_look
@@ -58,7 +58,7 @@ def case_experiment(run: str, overrides: Mapping[str, Any]) -> Experiment:
     """Return the experiment of a case, or of a case's ablation.
 
     >>> experiment = case_experiment("dirichlet-01", {"seeds": 1})
-    >>> experiment.clients, experiment.schedulers["PowerOfChoice, 2m"]
+    >>> experiment.partition.clients, experiment.schedulers["PowerOfChoice, 2m"]
     (100, 'PowerOfChoice(candidates=20)')
     >>> len(case_experiment("ablation-base", {}).schedulers)
     10
@@ -72,15 +72,15 @@ def case_experiment(run: str, overrides: Mapping[str, Any]) -> Experiment:
     values |= overrides
     if run.startswith(ABLATION):
         values["schedulers"] = {OURS: OURS, **declared["ablation"]["variants"]}
-        return from_dict(quick_look(values, overrides))
-    clients = values.get("clients", Experiment().clients)
+        return Experiment.of(**quick_look(values, overrides))
+    clients = values.get("clients", Experiment().partition.clients)
     values["schedulers"] = {
         label: spec.format(double=2 * values["m"])
         for label, spec in declared["rivals"].items()
         if "{double}" not in spec or 2 * values["m"] < clients
     }
     values["schedulers"] |= {OURS: OURS, **declared["control"]}
-    return from_dict(quick_look(values, overrides))
+    return Experiment.of(**quick_look(values, overrides))
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,9 @@ def judge(title: str, seen: bool, experiment: Experiment, records: Sequence[Reco
     rivals = [label for label in labels if label in protocol()["rivals"]]
     means = {label: estimate(worst[label]).mean for label in rivals}
     best = max(rivals, key=lambda label: (not math.isnan(means[label]), means[label]))
-    training = experiment.m * experiment.rounds
-    final = [record for record in records if record["server_round"] == experiment.rounds]
+    training = experiment.training.m * experiment.training.rounds
+    rounds = experiment.training.rounds
+    final = [record for record in records if record["server_round"] == rounds]
 
     def work(label: str) -> float:
         mine = [record for record in final if record["scheduler"] == label]
@@ -189,7 +190,7 @@ def judge(title: str, seen: bool, experiment: Experiment, records: Sequence[Reco
         gap=paired(worst[OURS], worst[best]),
         average=paired(average[OURS], average["Uniform"]),
         extra=int(max(r["extra_updates"] for r in final if r["scheduler"] == OURS)),
-        allowed=max(EXTRA_SHARE * training, experiment.clients),
+        allowed=max(EXTRA_SHARE * training, experiment.partition.clients),
         work=(work(best), work(OURS)),
     )
 
@@ -268,7 +269,8 @@ class BeyondPlan(Plan):
             for label in labels[1:]:
                 change = wording.difference(paired(worst[label], worst[OURS]))
                 cells[label] = f"{change} ({paired(average[label], average[OURS]).mean:+.3f})"
-            columns[f"{declared['case'][case]['title']}, T = {experiment.rounds:,}"] = cells
+            rounds = experiment.training.rounds
+            columns[f"{declared['case'][case]['title']}, T = {rounds:,}"] = cells
         lines = [
             [label, *[cells[label] for cells in columns.values()]]
             for label in (OURS, *declared["ablation"]["variants"])
@@ -292,7 +294,7 @@ def _settings(title: str, experiment: Experiment, records: Sequence[Record]) -> 
         ]
         for label in labels
     ]
-    heads = [f"{title}, T = {experiment.rounds:,}", "worst", "average"]
+    heads = [f"{title}, T = {experiment.training.rounds:,}", "worst", "average"]
     lost = wording.left_out_note(summarise(records, labels))
     return wording.markdown(heads, lines) + (f"\n\n**{lost}**" if lost else "")
 
