@@ -217,9 +217,9 @@ class TestConfig:
             from_toml(path)
 
     def test_infinite_rates_are_refused_without_a_file(self):
-        with pytest.raises(ValueError, match="training.lr must be a number > 0, got inf"):
+        with pytest.raises(ValueError, match=r"training\.lr must be a number > 0, got inf"):
             TrainingSettings(lr=float("inf"))
-        with pytest.raises(ValueError, match="training.server_lr must be a number > 0, got nan"):
+        with pytest.raises(ValueError, match=r"training\.server_lr must be a number > 0, got nan"):
             TrainingSettings(server_lr=float("nan"))
 
     def test_half_a_spell_is_refused(self):

@@ -10,7 +10,7 @@ import pytest
 
 from adcs.experiments.beyond import ablations, protocol
 from adcs.experiments.beyond.protocol import OURS, BeyondPlan, case_experiment, judge
-from adcs.experiments.config import Experiment
+from adcs.experiments.config import SETTINGS, Experiment
 from adcs.testing import CHECKS
 
 ABLATIONS = [
@@ -41,7 +41,8 @@ def test_every_case_is_as_declared() -> None:
         assert set(experiment.schedulers) <= {*declared["rivals"], OURS, *declared["control"]}
         for key in ("m", "lr", "clients", "steps", "rounds"):
             if key in case:
-                assert getattr(experiment, key) == case[key]
+                section = getattr(experiment, SETTINGS[key].section)
+                assert getattr(section, SETTINGS[key].key) == case[key]
     # Twice m would be all clients: PowerOfChoice at its default.
     assert "PowerOfChoice, 2m" not in case_experiment("m18", {}).schedulers
 

@@ -294,7 +294,7 @@ def test_runs_of_other_settings_are_not_taken_for_ours(tmp_path: Path) -> None:
         Plan.resume(tmp_path / "a", ["kernels"], {})
     (tmp_path / "a" / "reproduce.json").unlink()
     again = Plan.start(tmp_path / "a", ["kernels"], {**digits, "rounds": 40})
-    with pytest.raises(ValueError, match="is a run with rounds 20, not 40"):
+    with pytest.raises(ValueError, match=r"is a run with training\.rounds 20, not 40"):
         again.open("kernels")
 
 
@@ -311,10 +311,10 @@ def test_the_setting_names_what_is_not_the_default() -> None:
             paper_literal_weights=True,
         )
     )
-    assert "partition dirichlet (alpha = 0.1, sizes = skewed), N = 30" in said
-    assert "lr 0.001, server lr 0.5; clients weighed by their number of examples; " in said
-    assert "divided twice, as in the paper's text; in float64; network with avail" in said
-    assert said.endswith("availability = 0.8, deadline = 30; seed 0.")
+    assert "partition dirichlet, N = 30 clients, alpha = 0.1, sizes = skewed; " in said
+    assert "lr 0.001, server_lr = 0.5, " in said
+    assert "weights = size, paper_literal_weights = True, " in said
+    assert said.endswith("network: availability = 0.8, deadline = 30; 1 seed, dtype = float64.")
 
 
 @pytest.mark.parametrize(("updates", "named"), [(60, False), (59, True), (10, True)])

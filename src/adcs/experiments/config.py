@@ -231,6 +231,18 @@ class Experiment(Section):
         """Return the settings as JSON values, by section."""
         return self.model_dump(mode="json", warnings=False)
 
+    def difference(self, other: Experiment) -> str:
+        """Return the first setting in which another experiment differs, "" if there is none.
+
+        >>> Experiment().difference(Experiment.of(rounds=10))
+        'training.rounds 10, not 20000'
+        """
+        own, others = _flat(self.as_dict()), _flat(other.as_dict())
+        for name in [*own, *others]:
+            if own.get(name) != others.get(name):
+                return f"{name} {others.get(name)}, not {own.get(name)}"
+        return ""
+
     @property
     def seed_list(self) -> range:
         """The seeds to run."""
@@ -303,6 +315,21 @@ class Experiment(Section):
         return "; ".join(filter(None, parts))
 
 
+def _flat(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of sections by name.
+
+    >>> _flat({"run": {"seeds": 1}, "network": None})
+    {'run.seeds': 1, 'network': None}
+    """
+    found: dict[str, Any] = {}
+    for section, table in sections.items():
+        if isinstance(table, Mapping):
+            found |= {f"{section}.{key}": value for key, value in table.items()}
+        else:
+            found[section] = table
+    return found
+
+
 class Setting(NamedTuple):
     """A setting as its field declares it.
 
@@ -343,7 +370,8 @@ class Setting(NamedTuple):
             return self.summary(value)
         if self.summary is not None:
             return self.summary.format(value)
-        return "" if value == self.default else f"{self.option} = {value}"
+        shown = f"{value:g}" if isinstance(value, float) else value
+        return "" if value == self.default else f"{self.option} = {shown}"
 
 
 def _settings() -> Iterator[Setting]:

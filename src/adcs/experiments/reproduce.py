@@ -208,12 +208,9 @@ class Plan:
         path, experiment = self.base / run, self.experiment(run)
         if (path / "config.json").is_file():
             folder = RunFolder.open(path)
-            held = experiment_of(folder).as_dict()
-            for section, values in experiment.as_dict().items():
-                if held[section] != values:
-                    raise ValueError(
-                        f"{path} is a run with {section} {held[section]}, not {values}"
-                    )
+            held = experiment_of(folder)
+            if difference := experiment.difference(held):
+                raise ValueError(f"{path} is a run with {difference}")
             return folder, experiment
         return create_run(path, experiment), experiment
 
