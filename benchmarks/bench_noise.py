@@ -68,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=1500, help="draws of the batches")
     options = parser.parse_args()
-    simulation = Experiment(schedulers={"ADCS": "ADCS(refresh_every=1)"}).simulation(0)
+    simulation = Experiment.of(schedulers={"ADCS": "ADCS(refresh_every=1)"}).simulation(0)
     print(f"norm of the mean noise of a cohort over {options.draws} draws of the batches")
     print(f"{'after':>12} {'reused':>8} {'fresh':>8} {'by chance':>10} {'||g_N||':>8}")
     for rounds in ROUNDS:

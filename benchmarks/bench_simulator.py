@@ -32,7 +32,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
@@ -232,7 +231,7 @@ def plain_loop(seed: int) -> Loop:
 def compare(rounds: int, repeats: int, threads: int) -> None:
     import torch
 
-    wide, split = (replace(Experiment(), pass_width=width) for width in (6, 3))
+    wide, split = (Experiment.of(pass_width=width) for width in (6, 3))
     federation = wide.simulation(0).federation
     torch.set_num_threads(threads)
     seeds, (six,) = range(threads), wide.passes()
@@ -275,11 +274,8 @@ def scaling() -> None:
             if name == "DivFL" and clients > 3000:
                 cells.append("-")  # its distances alone are N x N
                 continue
-            experiment = replace(
-                Experiment(),
-                clients=clients,
-                partition="iid",
-                schedulers={name: f"{name}({sketch})"},
+            experiment = Experiment.of(
+                clients=clients, partition="iid", schedulers={name: f"{name}({sketch})"}
             )
             simulation = experiment.simulation(0, dataset=data)
             simulation.step()

@@ -81,7 +81,8 @@ def case_run(name: str, overrides: Mapping[str, Any]) -> Run:
     if name.startswith(ABLATION):
         settings = {"rounds": declared["ablation"]["rounds"], **settings}
         return Run(name, config, settings, {OURS: OURS, **declared["ablation"]["variants"]})
-    m, clients = case["m"], case.get("clients", Experiment().clients)
+    m = case["training"]["m"]
+    clients = case.get("partition", {}).get("clients", Experiment().partition.clients)
     rivals = {
         label: spec.format(double=2 * m)
         for label, spec in declared["rivals"].items()
@@ -184,8 +185,9 @@ def judge(title: str, seen: bool, experiment: Experiment, records: Sequence[Reco
     rivals = [label for label in labels if label in protocol()["rivals"]]
     means = {label: estimate(worst[label]).mean for label in rivals}
     best = max(rivals, key=lambda label: (not math.isnan(means[label]), means[label]))
-    training = experiment.m * experiment.rounds
-    final = [record for record in records if record["server_round"] == experiment.rounds]
+    rounds = experiment.training.rounds
+    training = experiment.training.m * rounds
+    final = [record for record in records if record["server_round"] == rounds]
 
     def work(label: str) -> float:
         mine = [record for record in final if record["scheduler"] == label]
@@ -203,7 +205,7 @@ def judge(title: str, seen: bool, experiment: Experiment, records: Sequence[Reco
         gap=paired(worst[OURS], worst[best]),
         average=paired(average[OURS], average["Uniform"]),
         extra=int(max(r["extra_updates"] for r in final if r["scheduler"] == OURS)),
-        allowed=max(EXTRA_SHARE * training, experiment.clients),
+        allowed=max(EXTRA_SHARE * training, experiment.partition.clients),
         work=(work(best), work(OURS)),
     )
 
@@ -266,7 +268,7 @@ def _ablation(folder: ResultFolder) -> str:
         for label in labels[1:]:
             change = format_difference(paired(worst[label], worst[OURS]))
             cells[label] = f"{change} ({paired(average[label], average[OURS]).mean:+.3f})"
-        columns[f"{declared['case'][case]['title']}, T = {experiment.rounds:,}"] = cells
+        columns[f"{declared['case'][case]['title']}, T = {experiment.training.rounds:,}"] = cells
     lines = [
         [label, *[cells[label] for cells in columns.values()]]
         for label in (OURS, *declared["ablation"]["variants"])
@@ -290,7 +292,7 @@ def _settings(title: str, experiment: Experiment, records: Sequence[Record]) -> 
         ]
         for label in labels
     ]
-    heads = [f"{title}, T = {experiment.rounds:,}", "worst", "average"]
+    heads = [f"{title}, T = {experiment.training.rounds:,}", "worst", "average"]
     lost = left_out_note(summarise(records, labels))
     return markdown_table(heads, lines) + (f"\n\n**{lost}**" if lost else "")
 

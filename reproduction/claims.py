@@ -187,24 +187,25 @@ def judge_work(records: Records, experiment: Experiment, label: str = "ADCS") ->
     """Judge the extra work of clients by the recorded costs: (N - m) ceil(T/R) updates over m T.
 
     >>> record = {"scheduler": "ADCS", "seed": 0, "server_round": 40, "updates": 18 * 40 + 12 * 2}
-    >>> judge_work([record], Experiment(rounds=40)).verdict
+    >>> judge_work([record], Experiment.of(rounds=40)).verdict
     'holds'
     """
     e = experiment
     scheduler = make_scheduler(e.schedulers[label], seed=0)
     assert isinstance(scheduler, ADCS)
-    every = scheduler.refresh_every or e.rounds
+    every = scheduler.refresh_every or e.training.rounds
     last = {
         record["seed"]: record
         for record in records
-        if record["scheduler"] == label and record["server_round"] == e.rounds
+        if record["scheduler"] == label and record["server_round"] == e.training.rounds
     }
     text = f"Probes cost clients 3.3 % more updates at R = {every}"
     if not last:
         return Claim(text, "undecided", "No run has come to its end.")
-    formula = e.m * e.rounds + (e.clients - e.m) * -(-e.rounds // every)
+    clients, m, rounds = e.partition.clients, e.training.m, e.training.rounds
+    formula = m * rounds + (clients - m) * -(-rounds // every)
     updates = sorted({int(record["updates"]) for record in last.values()})
-    extra = (updates[-1] - e.m * e.rounds) / (e.m * e.rounds)
+    extra = (updates[-1] - m * rounds) / (m * rounds)
     exact = updates == [formula]
     agrees = exact and round(100 * extra, 1) == 3.3
     counted = " or ".join(f"{count:,}" for count in updates)
@@ -212,7 +213,7 @@ def judge_work(records: Records, experiment: Experiment, label: str = "ADCS") ->
         text,
         "holds" if agrees else "does not hold",
         f"The ledger counts {counted} updates, mT + (N - m) ceil(T/R) is {formula:,}: "
-        f"{100 * extra:.2f} % beyond mT = {e.m * e.rounds:,}.",
+        f"{100 * extra:.2f} % beyond mT = {m * rounds:,}.",
     )
 
 

@@ -87,7 +87,7 @@ def quick_look(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """
     if "rounds" not in overrides:
         return dict(overrides)
-    every = min(Experiment().eval_every, overrides["rounds"] // EVALUATIONS)
+    every = min(Experiment().run.eval_every, overrides["rounds"] // EVALUATIONS)
     return {**overrides, "eval_every": max(1, every)}
 
 
@@ -187,10 +187,8 @@ class ResultFolder:
         """Open a run folder; refuse one whose settings are not the run's."""
         folder = RunFolder.open(self.path / run.name)
         experiment = experiment_of(folder)
-        held = experiment.as_dict()
-        for key, value in run.settings.items():
-            if held[key] != value:
-                raise ValueError(f"{folder.path} is a run with {key} {held[key]}, not {value}")
+        if difference := experiment.replace(**run.settings).difference(experiment):
+            raise ValueError(f"{folder.path} is a run with {difference}")
         return folder, experiment
 
 

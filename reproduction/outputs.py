@@ -141,7 +141,7 @@ def make_section(
         text = f"**{lost}**" if lost else ""
     elif output.name == "communication":
         text += "\n\n" + equal_time(records, labels)
-    return Section(output, found, text, files, caption(experiment.seeds))
+    return Section(output, found, text, files, caption(experiment.run.seeds))
 
 
 def equal_time(records: Records, labels: Sequence[str]) -> str:
@@ -250,7 +250,7 @@ def kernel_at(record: Mapping[str, Any], theta: float, quality: object) -> Array
 
 def _kernels(output: Output, experiment: Experiment, records: Records, stem: Path) -> Section:
     rows = {}
-    seed = experiment.first_seed
+    seed = experiment.run.first_seed
     lines, files = [], []
     clients = client_names(experiment)
     for label, spec in experiment.schedulers.items():
@@ -296,14 +296,14 @@ def _kernels(output: Output, experiment: Experiment, records: Records, stem: Pat
 def client_names(experiment: Experiment) -> list[str]:
     """Return a name for each client: its number, and its class if each client has one class.
 
-    >>> client_names(Experiment(data="digits", clients=10, m=5))[:3]
+    >>> client_names(Experiment.of(data="digits", clients=10, m=5))[:3]
     ['0', '1', '2']
     """
-    numbers = [str(client) for client in range(experiment.clients)]
-    if experiment.partition != "by-class":
+    numbers = [str(client) for client in range(experiment.partition.clients)]
+    if experiment.partition.kind != "by-class":
         return numbers
     dataset = experiment.dataset()
-    if dataset.classes != experiment.clients:
+    if dataset.classes != experiment.partition.clients:
         return numbers
     names = dataset.label_names
     return [

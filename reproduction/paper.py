@@ -26,7 +26,7 @@ from reproduction.outputs import Output, Section, make_section
 def declared(name: str) -> dict[str, Any]:
     """Return the contents of a TOML file of the paper's.
 
-    >>> declared("theta")["baseline"]
+    >>> declared("theta")["run"]["baseline"]
     'Uniform'
     """
     return tomllib.loads((CONFIGS / "paper" / f"{name}.toml").read_text(encoding="utf-8"))
@@ -50,7 +50,7 @@ def paper_run(name: str, overrides: Mapping[str, Any]) -> Run:
     ({'seeds': 2}, {'seeds': 1})
     """
     settings = quick_look(overrides)
-    if "seeds" in settings and declared(name)["seeds"] == 1:
+    if "seeds" in settings and declared(name)["run"]["seeds"] == 1:
         settings["seeds"] = 1
     return Run(name, CONFIGS / "paper" / f"{name}.toml", settings)
 

@@ -75,7 +75,18 @@ def test_core_import_is_light() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    heavy = {"matplotlib", "sklearn", "pandas", "typer", "rich", "pooch", "flwr", "ray", "torch"}
+    heavy = {
+        "matplotlib",
+        "sklearn",
+        "pandas",
+        "typer",
+        "rich",
+        "pydantic",
+        "pooch",
+        "flwr",
+        "ray",
+        "torch",
+    }
     assert not heavy & set(loaded)
     assert "adcs" in loaded
 

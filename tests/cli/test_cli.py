@@ -21,11 +21,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from adcs.cli import compare as compare_module
+from adcs.cli import console as console_module
 from adcs.cli.app import app
+from adcs.cli.console import plain_log
 from adcs.cli.options import merged
-from adcs.experiments import console as console_module
-from adcs.experiments.config import Experiment, from_dict
-from adcs.experiments.console import plain_log
+from adcs.experiments.config import SETTINGS, Experiment, from_dict
 from adcs.experiments.explain import replay
 from adcs.experiments.runner import create_run
 from adcs.experiments.specs import NAMES
@@ -68,7 +68,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_compare_writes_a_run_folder(run: Path) -> None:
     config = RunFolder.open(run).config
-    assert (config["engine"], config["m"], config["groups"]) == ("simulation", 5, list(range(10)))
+    assert (config["engine"], config["training"]["m"], config["groups"]) == (
+        "simulation",
+        5,
+        list(range(10)),
+    )
     for name in ("round", "bytes", "seconds", "cost"):
         for suffix in ("pdf", "png", "csv"):
             assert (run / "figures" / f"accuracy-by-{name}.{suffix}").stat().st_size > 0
@@ -107,14 +111,12 @@ def test_explain_agrees_with_the_run(run: Path) -> None:
 
 
 def test_explain_of_one_client(run: Path) -> None:
-    experiment = from_dict(
-        {
-            "data": "synthetic",
-            "clients": 10,
-            "m": 5,
-            "rounds": 40,
-            "schedulers": {"loss": "PowerOfChoice", "random": "Uniform", "cover": "DivFL"},
-        }
+    experiment = Experiment.of(
+        data="synthetic",
+        clients=10,
+        m=5,
+        rounds=40,
+        schedulers={"loss": "PowerOfChoice", "random": "Uniform", "cover": "DivFL"},
     )
     choice, evaluated, _ = replay(experiment, 0, "loss", 3)
     assert (choice.ranked_by, evaluated) == ("loss", 0)
@@ -222,12 +224,13 @@ def test_labels_of_one_s_own_are_in_the_config(tmp_path: Path) -> None:
 
 def test_literal_weights_are_set_by_option_or_file(tmp_path: Path) -> None:
     config = tmp_path / "a.toml"
-    config.write_text("paper-literal-weights = true")
+    config.write_text("[training]\npaper-literal-weights = true")
     ways = {"none": [], "option": ["--paper-literal-weights"], "file": ["--config", config]}
     for name, words in ways.items():
         result = adcs("compare", *SMALL, *TWO, *words, "--out", tmp_path / name)
         assert result.exit_code == 0, result.output
-        assert RunFolder.open(tmp_path / name).config["paper_literal_weights"] == (name != "none")
+        training = RunFolder.open(tmp_path / name).config["training"]
+        assert training["paper_literal_weights"] == (name != "none")
 
 
 def npz(path: Path, **arrays: object) -> Path:
@@ -244,11 +247,14 @@ def npz(path: Path, **arrays: object) -> Path:
         (["--scheduler", "ADCS(theta=2)"], "theta must lie in [0, 1]"),
         (["--scheduler", "A=Uniform", "--scheduler", "A=ADCS"], "distinct labels, got 'A' twice"),
         (["--m", "11"], "m must be at most 10"),
-        (["--lr", "-1"], "lr must be finite and above 0"),
+        (["--lr", "-1"], "training.lr must be a number > 0, got -1.0"),
         (["--data", "fashion"], "is no data set and no .npz file"),
         (["--data", "none.npz"], "there is no such file"),
         (["--network", "deadline"], "must look like name=value"),
-        (["--network", "dedline=3"], "unknown network setting 'dedline'; did you mean deadline?"),
+        (
+            ["--network", "dedline=3"],
+            "unknown setting 'dedline' in [network]; did you mean deadline?",
+        ),
         (["--partition", "dirichlet", "--partition-settings", "beta=1"], "no setting of dirichlet"),
         (["--hidden", "a"], "--hidden must look like 64,32"),
         (["--baseline", "X"], "baseline must be one of"),
@@ -265,8 +271,8 @@ def npz(path: Path, **arrays: object) -> Path:
         ),
         (["--partition", "dirichlet"], "needs alpha, for example --partition-settings alpha=0.5"),
         (["--partition-settings", "copies=x"], "copies must be true or false, got 'x'"),
-        (["--network", "dropout=x"], "network dropout must be a finite number, got 'x'"),
-        (["--lr", "inf"], "lr must be a finite number, got inf"),
+        (["--network", "dropout=x"], "network.dropout must be a number >= 0 and < 1, got 'x'"),
+        (["--lr", "inf"], "training.lr must be a number > 0, got inf"),
         (["--scheduler", "patient.py"], "file.py:Class"),
         (["--out", "/dev/null/run"], "/dev/null/run"),
         (["--data", "digits", "--data-folder", "x"], "digits is not looked for there"),
@@ -304,7 +310,8 @@ def test_whole_numbers_have_bounds(name: str, tmp_path: Path) -> None:
     sentence = refused(adcs("compare", *SMALL, *words))
     assert re.search(rf"{name} must be a whole number from [01] to [\d,]+, got {HUGE}", sentence)
     config = tmp_path / "a.toml"
-    config.write_text(f"{name} = {[int(HUGE)] if name == 'hidden' else HUGE}")
+    section = SETTINGS[name].section
+    config.write_text(f"[{section}]\n{name} = {[int(HUGE)] if name == 'hidden' else HUGE}")
     assert name in refused(adcs("compare", "--config", config, "--out", tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
@@ -329,7 +336,7 @@ def test_a_typo_is_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "patient.py").write_text(OWN)
     npz(tmp_path / "mine.npz")
-    (tmp_path / "case.toml").write_text("rounds = 10")
+    (tmp_path / "case.toml").write_text("[training]\nrounds = 10")
     RunFolder.create(tmp_path / "runs" / "compare-1", {})
     for words, meant in (
         (["compar"], "compare"),
@@ -398,11 +405,17 @@ def test_wrong_files(tmp_path: Path) -> None:
     config = tmp_path / "bad.toml"
     config.write_text("rounds = ")
     assert "is not valid TOML" in refused(adcs("compare", "--config", config))
-    config.write_text("rouns = 3")
-    assert "did you mean rounds" in refused(adcs("compare", "--config", config))
-    config.write_text("hidden = 5")
+    config.write_text("[training]\nrouns = 3")
+    assert "in [training]; did you mean rounds" in refused(adcs("compare", "--config", config))
+    config.write_text("rounds = 3")
+    assert "it belongs in [training]" in refused(adcs("compare", "--config", config))
+    config.write_text('data = "digits"')
+    for words in ([], ["--data", "synthetic"]):
+        sentence = refused(adcs("compare", "--config", config, *words))
+        assert sentence.endswith("data must be a table of settings, [data], got 'digits'")
+    config.write_text("[model]\nhidden = 5")
     assert "hidden must be a list" in refused(adcs("compare", "--config", config))
-    config.write_text("eval-every = 5\neval_every = 10")
+    config.write_text("[run]\neval-every = 5\neval_every = 10")
     assert "eval_every is set twice" in refused(adcs("compare", "--config", config))
     config.write_bytes(b'data = "\xff"')
     assert f"{config} is not UTF-8" in refused(adcs("compare", "--config", config))
@@ -420,14 +433,21 @@ def test_an_existing_run_is_never_overwritten(run: Path) -> None:
 def test_options_go_before_the_config(tmp_path: Path) -> None:
     config = tmp_path / "a.toml"
     config.write_text(
-        'rounds = 10\nbatch-size = 4\npartition = "dirichlet"\npartition-settings = {alpha = 0.1}\n'
+        "[training]\nrounds = 10\nbatch-size = 4\n"
+        '[partition]\nkind = "dirichlet"\nclients = 40\nalpha = 0.1\n'
         '[network]\nspread = 0.5\ndropout = 0.1\n[schedulers]\nA = "ADCS"\n'
     )
     values = merged(config, {"rounds": 20, "network": {"dropout": 0.2}})
-    assert (values["rounds"], values["batch_size"]) == (20, 4)
+    assert values["training"] == {"rounds": 20, "batch_size": 4}
     assert values["network"] == {"spread": 0.5, "dropout": 0.2}
     assert merged(config, {"schedulers": {"U": "Uniform"}})["schedulers"] == {"U": "Uniform"}
-    assert "partition_settings" not in merged(config, {"partition": "iid"})
+    assert merged(config, {"partition_settings": {"sizes": "skewed"}})["partition"] == {
+        "kind": "dirichlet",
+        "clients": 40,
+        "alpha": 0.1,
+        "sizes": "skewed",
+    }
+    assert merged(config, {"partition": "iid"})["partition"] == {"kind": "iid", "clients": 40}
 
 
 def test_the_page_s_toml_is_a_config(tmp_path: Path) -> None:
@@ -436,10 +456,10 @@ def test_the_page_s_toml_is_a_config(tmp_path: Path) -> None:
     config.write_text(page.partition("```toml\n")[2].partition("```")[0])
     experiment = from_dict(merged(config, {}))
     assert list(experiment.schedulers) == ["Uniform", "half"]
-    assert (experiment.hidden, experiment.pass_width) == ((32,), 1)
-    assert experiment.network == {"availability": 0.8, "deadline": 30}
+    assert (experiment.model.hidden, experiment.run.pass_width) == ((32,), 1)
+    assert experiment.network == NetworkSettings(availability=0.8, deadline=30)
     simulation = experiment.simulation(0, ("Uniform",))
-    for _ in range(experiment.rounds):
+    for _ in range(experiment.training.rounds):
         simulation.step()
     assert simulation.evaluate()[0]["average"] > 0.8  # It learns.
 
@@ -457,12 +477,15 @@ def test_the_page_lists_the_network_s_settings() -> None:
 def test_help_has_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     text = adcs("compare", "--help").stdout
-    paper = Experiment()
-    for name in ("data", "partition", "clients", "m", "rounds", "eval_every", "batch_size", "lr"):
-        option = f"--{name.replace('_', '-')} "
+    for each in SETTINGS.values():
+        if each.section == "network":
+            continue
+        option = f"--{each.option.replace('_', '-')} "
         line = next(line for line in text.splitlines() if option in line)
-        assert f"Default: {getattr(paper, name)}." in line
-    assert f"Default: {', '.join(paper.schedulers)}." in text
+        assert each.help in line
+        if each.default not in (None, (), False):
+            assert f"Default: {each.default}." in line
+    assert f"Default: {', '.join(Experiment().schedulers)}." in text
 
 
 def test_version() -> None:
@@ -546,7 +569,7 @@ def test_fallback_is_loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     result = adcs("compare", "--fallback-data", "digits", "--out", tmp_path / "a")
     assert result.exit_code == 0, result.output
     assert result.stderr.count("this run is on digits") == 2
-    assert RunFolder.open(tmp_path / "a").config["data"] == "digits"
+    assert RunFolder.open(tmp_path / "a").config["data"]["name"] == "digits"
 
 
 def test_divergence_is_loud(tmp_path: Path) -> None:
@@ -629,7 +652,7 @@ def test_full_disk_in_a_worker(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(FULL)
     values = {"data": "synthetic", "clients": 10, "m": 5, "rounds": 20, "eval_every": 10}
-    experiment = from_dict({**values, "schedulers": {"own": f"{file}:Mine"}})
+    experiment = Experiment.of(**values, schedulers={"own": f"{file}:Mine"})
     folder = create_run(tmp_path / "run", experiment)
     result = adcs("compare", "--resume", folder.path)
     sentence = refused(result)

@@ -28,8 +28,8 @@ from adcs.cli import theory as theory_command
 from adcs.cli.app import app
 from adcs.experiments import report
 from adcs.experiments import runner as compare
-from adcs.experiments.config import from_dict
-from adcs.experiments.runner import create_run, run_experiment, run_task, tasks
+from adcs.experiments.config import Experiment
+from adcs.experiments.runner import create_run, experiment_of, run_experiment, run_task, tasks
 from adcs.run_folder import RunFolder, write_atomically
 from adcs.schedulers.base import Cohort
 from adcs.simulation.datasets import fashion_mnist, from_npz
@@ -92,7 +92,7 @@ def is_clean(result: Result) -> bool:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A finished run, one that was interrupted, and one of Flower's."""
     base = tmp_path_factory.mktemp("runs")
-    experiment = from_dict(SETTINGS)
+    experiment = Experiment.of(**SETTINGS)
     run_experiment(create_run(base / "done", experiment), experiment, jobs=1)
     begun = create_run(base / "begun", experiment)
 
@@ -257,8 +257,9 @@ def test_a_checkpoint_of_other_settings_is_refused(
 ) -> None:
     folder = RunFolder(tmp_path / "copy")
     shutil.copytree(runs["begun"], folder.path)
-    config = {**folder.config, setting: value}
-    config["groups"] = config["groups"][: config["clients"]]
+    changed = experiment_of(folder).replace(**{setting: value})
+    config = {**folder.config, **changed.as_dict()}
+    config["groups"] = config["groups"][: changed.partition.clients]
     (folder.path / "config.json").write_text(json.dumps(config))
     result = run_command("compare", "--resume", folder.path, "--jobs", 1)
     assert is_clean(result), result.output

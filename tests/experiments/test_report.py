@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adcs.experiments.folders import create_run
 from typer.testing import CliRunner
 
 from adcs.cli.app import app
-from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.config import Experiment
 from adcs.experiments.figures import line_figure
 from adcs.experiments.report import panel, setting, warnings, write_report
+from adcs.experiments.runner import create_run
 from adcs.experiments.styles import styles_of
 from adcs.run_folder import RunFolder
 
@@ -67,7 +67,7 @@ def test_figure_files_name_the_unit(
 
 def test_the_setting_names_what_is_not_the_default() -> None:
     said = setting(
-        Experiment(
+        Experiment.of(
             partition="dirichlet",
             partition_settings={"alpha": 0.1, "sizes": "skewed"},
             network={"availability": 0.8, "deadline": 30},
@@ -77,15 +77,15 @@ def test_the_setting_names_what_is_not_the_default() -> None:
             paper_literal_weights=True,
         )
     )
-    assert "partition dirichlet (alpha = 0.1, sizes = skewed), N = 30" in said
-    assert "lr 0.001, server lr 0.5; clients weighed by their number of examples; " in said
-    assert "divided twice, as in the paper's text; in float64; network with avail" in said
-    assert said.endswith("availability = 0.8, deadline = 30; seed 0.")
+    assert "partition dirichlet, N = 30 clients, alpha = 0.1, sizes = skewed; " in said
+    assert "lr 0.001, server_lr = 0.5, " in said
+    assert "weights = size, paper_literal_weights = True, " in said
+    assert said.endswith("network: availability = 0.8, deadline = 30; 1 seed, dtype = float64.")
 
 
 @pytest.mark.parametrize(("updates", "named"), [(60, False), (59, True), (10, True)])
 def test_a_run_in_which_hardly_anybody_trained(updates: int, named: bool, tmp_path: Path) -> None:
-    experiment = Experiment(m=12, rounds=10, schedulers={"U": "Uniform", "A": "ADCS"})
+    experiment = Experiment.of(m=12, rounds=10, schedulers={"U": "Uniform", "A": "ADCS"})
     folder = RunFolder.create(tmp_path / "run", experiment.as_dict())
     with folder.writer("task") as lines:
         for label, count in (("A", updates), ("U", 120)):
@@ -110,7 +110,7 @@ def test_bands_of_accuracies_stay_among_accuracies() -> None:
 
 
 def test_a_comparison_shows_the_worst_fifth_and_the_costs(tmp_path: Path) -> None:
-    experiment = from_dict({"data": "synthetic", "clients": 10, "m": 5, "rounds": 20, "seeds": 3})
+    experiment = Experiment.of(data="synthetic", clients=10, m=5, rounds=20, seeds=3)
     folder = create_run(tmp_path / "run", experiment)
     with folder.writer("all") as file:
         for line in records(dict.fromkeys(experiment.schedulers, 0.5)):
@@ -131,8 +131,8 @@ def test_a_comparison_shows_the_worst_fifth_and_the_costs(tmp_path: Path) -> Non
 
 
 def test_seeds_of_a_comparison_that_do_not_count_are_named(tmp_path: Path) -> None:
-    experiment = from_dict(
-        {"data": "synthetic", "clients": 10, "m": 5, "seeds": 4, "schedulers": ["Uniform", "OCS"]}
+    experiment = Experiment.of(
+        data="synthetic", clients=10, m=5, seeds=4, schedulers=["Uniform", "OCS"]
     )
     folder = create_run(tmp_path / "run", experiment)
     with folder.writer("all") as file:

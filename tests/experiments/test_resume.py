@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from adcs._serialization import pack, unpack
 from adcs.cli.app import app
 from adcs.experiments import runner as compare
-from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.config import Experiment, with_options
 from adcs.experiments.explain import replay
 from adcs.experiments.runner import (
     create_run,
@@ -46,7 +46,7 @@ def save(path: Path, seed: int) -> Path:
 
 def small(data: Path) -> Experiment:
     values = {"data": str(data), "clients": 6, "m": 2, "rounds": 20, "eval_every": 5, "lr": 0.05}
-    return from_dict({**values, "schedulers": ["Uniform", "ADCS"]})
+    return Experiment.of(**values, schedulers=["Uniform", "ADCS"])
 
 
 class Interrupted(Exception):
@@ -172,7 +172,8 @@ def test_settings_that_cannot_be_are_named_with_their_file(
 ) -> None:
     folder = create_run(tmp_path / "run", small(save(tmp_path / "mine.npz", seed=0)))
     path = folder.path / "config.json"
-    path.write_text(json.dumps({**folder.config, **wrong}))
+    sections = {key: folder.config[key] for key in Experiment.model_fields}
+    path.write_text(json.dumps({**folder.config, **with_options(sections, wrong)}))
     sentence = refused(adcs("compare", "--resume", folder.path))
     assert f"{path} holds settings that cannot be used" in sentence
     assert next(iter(wrong)) in sentence

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from adcs.cli.options import schedulers
-from adcs.experiments.config import Experiment, from_dict, from_toml
+from adcs.experiments.config import Experiment, TrainingSettings, from_dict, from_toml
 from adcs.experiments.runner import run_experiment, tasks
 from adcs.experiments.specs import make_scheduler
 from adcs.run_folder import RunFolder
@@ -33,8 +33,8 @@ def data(tmp_path_factory) -> str:
 
 
 def settings(data: str, **more):
-    return from_dict(
-        {
+    return Experiment.of(
+        **{
             "data": data,
             "clients": 15,
             "m": 6,
@@ -169,12 +169,12 @@ class TestConfig:
             ({"hidden": 5}, "hidden must be a list of whole numbers, got 5"),
             ({"hidden": "8,8"}, "hidden must be a list of whole numbers, got '8,8'"),
             ({"hidden": [True]}, "hidden must be a list of whole numbers"),
-            ({"server_lr": "x"}, "server_lr must be a finite number, got 'x'"),
-            ({"lr": float("inf")}, "lr must be a finite number, got inf"),
-            ({"lr": float("nan")}, "lr must be a finite number, got nan"),
-            ({"lr": 10**400}, "lr must be a finite number"),
+            ({"server_lr": "x"}, "server_lr must be a number > 0, got 'x'"),
+            ({"lr": float("inf")}, "lr must be a number > 0, got inf"),
+            ({"lr": float("nan")}, "lr must be a number > 0, got nan"),
+            ({"lr": 10**400}, "lr must be a number > 0"),
             ({"paper_literal_weights": "no"}, "paper_literal_weights must be true or false"),
-            ({"data_folder": 3}, "data_folder must be a text, got 3"),
+            ({"data_folder": 3}, r"data\.folder must be a text, got 3"),
             ({"baseline": ["a"]}, "baseline must be a text"),
             ({"schedulers": "ADCS"}, "a list of texts or a table of texts, got 'ADCS'"),
             ({"schedulers": 3}, "schedulers must be a list of texts or"),
@@ -184,23 +184,24 @@ class TestConfig:
             ({"partition_settings": {"copies": "maybe"}}, "by-class copies must be true or false"),
             ({"partition": "shards", "partition_settings": {"per_client": 1.5}}, "a whole number"),
             ({"network": 3}, "network must be a table of values, got 3"),
-            ({"network": {"deadline": "x"}}, "network deadline must be a finite number, got 'x'"),
-            ({"network": {"availability": "x"}}, "network availability must be a finite number"),
-            ({"network": {"spell": 2.5}}, "network spell must be a whole number, got 2.5"),
+            ({"network": {"deadline": "x"}}, r"network\.deadline must be a number > 0, got 'x'"),
+            ({"network": {"availability": "x"}}, r"network\.availability must be a number > 0"),
+            ({"network": {"spell": 2.5}}, r"network\.spell must be a whole number from 1 to"),
         ],
     )
     def test_wrong_values_are_named(self, values, named):
         with pytest.raises(ValueError, match=named):
-            from_dict(values)
+            Experiment.of(**values)
 
     def test_toml_round_trip(self, tmp_path):
         path = tmp_path / "case.toml"
         path.write_text(
-            'm = 6\neval-every = 10\n[schedulers]\n"theta = 0.2" = "ADCS(theta=0.2)"\n'
+            "[training]\nm = 6\n[run]\neval-every = 10\n"
+            '[schedulers]\n"theta = 0.2" = "ADCS(theta=0.2)"\n'
             "[network]\navailability = 0.5\n"
         )
         experiment = from_dict(from_toml(path))
-        assert (experiment.m, experiment.eval_every) == (6, 10)
+        assert (experiment.training.m, experiment.run.eval_every) == (6, 10)
         assert experiment.schedulers == {"theta = 0.2": "ADCS(theta=0.2)"}
         assert from_dict(json.loads(json.dumps(experiment.as_dict()))) == experiment
 
@@ -216,10 +217,10 @@ class TestConfig:
             from_toml(path)
 
     def test_infinite_rates_are_refused_without_a_file(self):
-        with pytest.raises(ValueError, match="lr must be finite and above 0, got inf"):
-            Experiment(lr=float("inf"))
-        with pytest.raises(ValueError, match="server_lr must be finite and above 0, got nan"):
-            Experiment(server_lr=float("nan"))
+        with pytest.raises(ValueError, match=r"training\.lr must be a number > 0, got inf"):
+            TrainingSettings(lr=float("inf"))
+        with pytest.raises(ValueError, match=r"training\.server_lr must be a number > 0, got nan"):
+            TrainingSettings(server_lr=float("nan"))
 
     def test_half_a_spell_is_refused(self):
         with pytest.raises(
@@ -256,7 +257,7 @@ class TestSpecs:
             ("json:JSONDecoder", "not a subclass"),
             ("ADCS(0.5)", "must look like"),
             ("ADCS(theta=open('x'))", "must look like"),
-            ("Foo", "unknown scheduler 'Foo'; there are Uniform, PowerOfChoice"),
+            ("Foo", "unknown scheduler 'Foo'; there are ADCS, DivFL"),
             ("patient.py", "file.py:Class"),
             ("ADCS(thet=0.1)", "ADCS has no setting 'thet'; did you mean theta?"),
             (

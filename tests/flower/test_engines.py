@@ -44,7 +44,7 @@ CONFIG: dict[str, Any] = {
 
 def in_process(spec: str) -> tuple[list[tuple[int, ...]], dict[str, Any]]:
     """Return the simulator's cohorts and its last evaluation."""
-    experiment = Experiment(
+    experiment = Experiment.of(
         data="digits",
         clients=CLIENTS,
         m=M,

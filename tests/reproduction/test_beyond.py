@@ -26,7 +26,7 @@ def test_every_case_is_declared_and_has_its_settings() -> None:
     base = settings("base")
     for name in declared["case"]:
         run, case = case_run(name, {}), settings(name)
-        assert (case["seeds"], case["pass_width"]) == (5, 6)
+        assert case["run"] == {"seeds": 5, "pass_width": 6}
         assert name == "base" or case != base
         assert run.settings == {}
         assert run.schedulers[OURS] == OURS
@@ -62,7 +62,7 @@ def records(worst: dict[str, float], average: dict[str, float], extra: int) -> l
 
 def verdict(ours: float = 0.6, rival: float = 0.5, average: float = 0.8, extra: int = 30) -> Any:
     labels = ("Uniform", "PowerOfChoice", OURS, "PowerOfChoice, other batch")
-    experiment = Experiment(
+    experiment = Experiment.of(
         m=10,
         rounds=100,
         schedulers=dict.fromkeys(labels, "Uniform"),
@@ -106,7 +106,9 @@ def test_from_start_to_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     declared = beyond.protocol()
     cases = tmp_path / "beyond"
     cases.mkdir()
-    text = 'data = "digits"\nlr = 0.01\nseeds = 2\nrounds = 12\npass_width = 6\nm = 10\n'
+    text = (
+        'data.name = "digits"\ntraining = { lr = 0.01, rounds = 12, m = 10 }\nrun = { seeds = 2 }\n'
+    )
     (cases / "a.toml").write_text(text)
     declared["case"] = {"a": {"title": "digits", "seen": False}}
     declared["rivals"] = {"Uniform": "Uniform", "PowerOfChoice": "PowerOfChoice"}

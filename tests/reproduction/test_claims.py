@@ -20,7 +20,7 @@ WORST = {
     "DPP-Norm": 0.5,
 }
 METHODS = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS")
-SETTING = Experiment(seeds=5, schedulers=declared("methods")["schedulers"])
+SETTING = Experiment.of(seeds=5, schedulers=declared("methods")["schedulers"])
 
 
 def records(

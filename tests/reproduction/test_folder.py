@@ -78,7 +78,10 @@ def test_fewer_rounds_are_evaluated_more_often(rounds: int, every: int) -> None:
 
 def settings(tmp_path: Path, rounds: int) -> Run:
     config = tmp_path / "small.toml"
-    config.write_text('data = "synthetic"\nclients = 10\nm = 2\nschedulers = ["Uniform"]\n')
+    config.write_text(
+        'schedulers = ["Uniform"]\ndata.name = "synthetic"\n'
+        "partition.clients = 10\ntraining.m = 2\n"
+    )
     return Run("small", config, {"rounds": rounds, "eval_every": 5})
 
 
@@ -90,14 +93,14 @@ def test_runs_are_made_once_and_completed(tmp_path: Path, monkeypatch: pytest.Mo
     given: list[Sequence[str]] = []
     monkeypatch.setattr(module, "compare", given.append)
     experiment, records = folder.read(run)
-    assert experiment.rounds == 20
+    assert experiment.training.rounds == 20
     assert [record["server_round"] for record in records] == [0, 5, 10, 15, 20]
     folder.execute([run])
     assert given == []
     (folder.path / "small" / "summary.md").unlink()
     folder.execute([run])
     assert list(given[0]) == ["--resume", str(folder.path / "small")]
-    with pytest.raises(ValueError, match="small is a run with rounds 20, not 40"):
+    with pytest.raises(ValueError, match=r"small is a run with training\.rounds 20, not 40"):
         folder.execute([settings(tmp_path, rounds=40)])
 
 

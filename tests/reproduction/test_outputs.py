@@ -14,7 +14,7 @@ from reproduction.outputs import equal_time, make_section
 from reproduction.paper import declared, outputs
 
 METHODS = declared("methods")["schedulers"]
-SETTING = Experiment(seeds=5, schedulers=METHODS)
+SETTING = Experiment.of(seeds=5, schedulers=METHODS)
 
 
 def records(
@@ -89,7 +89,7 @@ def test_the_papers_rows_are_distributions_with_the_papers_tv() -> None:
 
 def test_kernels_are_drawn(tmp_path: Path) -> None:
     kernels = declared("kernels")
-    experiment = Experiment(data="digits", clients=10, m=5, schedulers=kernels["schedulers"])
+    experiment = Experiment.of(data="digits", clients=10, m=5, schedulers=kernels["schedulers"])
     lines = []
     for scale, done in ((1.0, 0), (0.1, 10000)):
         lines += [

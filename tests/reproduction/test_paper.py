@@ -32,7 +32,7 @@ def test_outputs_share_runs() -> None:
 
 
 def test_the_page_has_the_papers_setting() -> None:
-    assert setting(Experiment(seeds=5)) in PAGE.read_text()
+    assert setting(Experiment.of(seeds=5)) in PAGE.read_text()
 
 
 def test_from_start_to_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adcs.experiments.config import from_dict
+from adcs.experiments.config import Experiment
 from adcs.observers import Observer, RoundEvent, SelectionEvent
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request
@@ -96,7 +96,8 @@ class CostObserver(Observer):
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: " ".join(network))
 def test_everything_is_charged_once(network: dict[str, Any], steps: int) -> None:
     settings = {"data": "synthetic", "clients": 20, "m": 6, "steps": steps, "pass_width": 9}
-    simulation = from_dict({**settings, "schedulers": SCHEDULERS, "network": network}).simulation(0)
+    experiment = Experiment.of(**settings, schedulers=SCHEDULERS, network=network)
+    simulation = experiment.simulation(0)
     observers = [CostObserver(simulation, run.name, steps) for run in simulation.runs]
     simulation.observers += observers
     for _ in range(25):

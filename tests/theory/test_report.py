@@ -267,7 +267,7 @@ def test_theorem_1_asks_how_the_scheduler_chooses(tmp_path: Path, monkeypatch) -
     ],
 )
 def test_policies(spec: str, network: dict, theta: float | None, unbiased: bool) -> None:
-    experiment = Experiment(schedulers={"one": spec}, network=network)
+    experiment = Experiment.of(schedulers={"one": spec}, network=network)
     policy = policies(experiment)["one"]
     assert (policy.theta, policy.unbiased) == (theta, unbiased)
     if "norm" in spec:

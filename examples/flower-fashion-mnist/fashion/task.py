@@ -22,15 +22,15 @@ class Workload:
 
     def __init__(self, settings: Experiment) -> None:
         dataset = settings.dataset()
-        seed = settings.first_seed
-        self.lr = settings.lr
+        seed = settings.run.first_seed
+        self.lr = settings.training.lr
         self.model = MLP(dataset.x_train.shape[1], dataset.classes)
         self.federation = Federation(
             dataset,
             settings.divide(dataset, seed),
-            batch_size=settings.batch_size,
+            batch_size=settings.training.batch_size,
             seed=seed,
-            dtype=np.dtype(settings.dtype),
+            dtype=np.dtype(settings.run.dtype),
         )
 
     def initial(self) -> np.ndarray:
@@ -54,7 +54,7 @@ class Workload:
 
 @lru_cache(maxsize=1)
 def _workload(settings: tuple[tuple[str, Any], ...]) -> Workload:
-    return Workload(Experiment(**dict(settings)))
+    return Workload(Experiment.of(**dict(settings)))
 
 
 def workload(config: Mapping[str, Any]) -> Workload:

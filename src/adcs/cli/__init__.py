@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-NEEDED = ("typer", "rich", "matplotlib")
+NEEDED = ("typer", "rich", "matplotlib", "pydantic")
 
 
 def main() -> None:

@@ -12,11 +12,11 @@ from typer.core import TyperGroup
 import adcs
 from adcs._validation import did_you_mean
 from adcs.cli.compare import compare
+from adcs.cli.console import show_table
 from adcs.cli.errors import guarded
 from adcs.cli.explain import explain
 from adcs.cli.options import check_folder
 from adcs.cli.theory import theory
-from adcs.experiments.console import show_table
 from adcs.experiments.specs import NAMES, describe
 from adcs.simulation.datasets import available, fetch
 

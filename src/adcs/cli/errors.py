@@ -12,8 +12,8 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
+from adcs.cli.console import say
 from adcs.cli.stopping import exit_code
-from adcs.experiments.console import say
 from adcs.run_folder import InUse
 from adcs.simulation.datasets import DataUnavailable
 from adcs.simulation.scheduler_errors import SchedulerFailed

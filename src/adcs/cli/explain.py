@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from adcs._types import ClientId
+from adcs.cli.console import progress, say, shout, show_table
 from adcs.cli.errors import guarded
 from adcs.cli.options import open_run
 from adcs.experiments import explain as explanation
 from adcs.experiments.config import Experiment
-from adcs.experiments.console import progress, say, shout, show_table
 from adcs.experiments.records import checked_records
 from adcs.experiments.runner import experiment_of
 from adcs.experiments.specs import make_scheduler
@@ -50,15 +50,14 @@ def explain(
     experiment = experiment_of(folder)
     checked_records(folder, experiment)
     label = _label(experiment, scheduler)
-    seed = experiment.first_seed if seed is None else seed
+    seed = experiment.run.first_seed if seed is None else seed
     if seed not in experiment.seed_list:
         seeds = ", ".join(map(str, experiment.seed_list))
         raise ValueError(f"seed must be one of the run's, {seeds}; got {seed}")
-    if server_round >= experiment.rounds:
-        raise ValueError(
-            f"round must be below {experiment.rounds}, the run's rounds; got {server_round}"
-        )
-    number = None if client is None else _number(client, experiment.clients)
+    rounds = experiment.training.rounds
+    if server_round >= rounds:
+        raise ValueError(f"round must be below {rounds}, the run's rounds; got {server_round}")
+    number = None if client is None else _number(client, experiment.partition.clients)
     held = folder.config.get("data_fingerprint")
     with progress("replay", "rounds") as report:
         choice, evaluated, counts = explanation.replay(

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from adcs.cli.console import say, show_table
 from adcs.cli.errors import guarded
 from adcs.cli.options import open_run
-from adcs.experiments.console import say, show_table
 from adcs.experiments.figures import write_csv
 from adcs.experiments.policies import policies
 from adcs.experiments.records import checked_records
@@ -55,7 +55,7 @@ def theory(
     experiment = experiment_of(folder)
     checked_records(folder, experiment)
     found = analyse(folder, policies=policies(experiment), smoothness=smoothness)
-    steps = experiment.steps
+    steps = experiment.training.steps
     of = "" if steps == 1 else f", of sums of E = {steps} gradients"
     _show(f"Bias and its bounds, means over rounds and seeds{of}", BIAS, found.schedulers)
     for row in found.schedulers:

@@ -106,7 +106,7 @@ def _replay(
     run = next(run for run in simulation.runs if run.name == label)
     evaluated, counts = 0, run.counts.tolist()
     while simulation.server_round <= server_round:
-        measured = simulation.server_round % experiment.eval_every == 0
+        measured = simulation.server_round % experiment.run.eval_every == 0
         if measured:
             evaluated, counts = simulation.server_round, run.counts.tolist()
             report_rounds(0, simulation.server_round)

@@ -19,7 +19,7 @@ def policies(experiment: Experiment) -> dict[str, Policy]:
     >>> found["Uniform"].unbiased, found["ADCS"].theta, found["ADCS"].unbiased
     (True, 0.8, False)
     """
-    settings = experiment.network_settings()
+    settings = experiment.network
     everyone = settings is None or (
         settings.availability == 1.0 and settings.dropout == 0.0 and settings.deadline is None
     )

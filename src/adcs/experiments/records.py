@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adcs.experiments.config import Experiment
-from adcs.experiments.hints import check_value
+from adcs.experiments.validation import check_value
 from adcs.run_folder import RunFolder
 
 LARGEST = 2**53
@@ -44,9 +44,8 @@ def checked_records(folder: RunFolder, experiment: Experiment) -> list[dict[str,
     """Return the records of a simulation's run; a line that cannot be right is named in an error.
 
     >>> import tempfile
-    >>> from adcs.experiments.config import from_dict
     >>> from adcs.experiments.runner import create_run
-    >>> experiment = from_dict({"data": "synthetic", "clients": 10, "m": 5})
+    >>> experiment = Experiment.of(data="synthetic", clients=10, m=5)
     >>> folder = create_run(tempfile.mkdtemp() + "/run", experiment)
     >>> with folder.writer("task") as lines:
     ...     lines.append({"scheduler": "Uniform", "seed": 7, "server_round": 0})
@@ -56,9 +55,10 @@ def checked_records(folder: RunFolder, experiment: Experiment) -> list[dict[str,
     ValueError: ...task.jsonl, line 1 is broken (seed 7 is not of this run); bring back ...
     """
     groups = folder.config.get("groups")
-    lengths = dict.fromkeys(("accuracy", "losses", "counts"), experiment.clients)
-    lengths |= dict.fromkeys(("cohort_weights", "batch_losses"), experiment.clients)
-    lengths["gram"] = experiment.clients * (experiment.clients + 1) // 2
+    clients = experiment.partition.clients
+    lengths = dict.fromkeys(("accuracy", "losses", "counts"), clients)
+    lengths |= dict.fromkeys(("cohort_weights", "batch_losses"), clients)
+    lengths["gram"] = clients * (clients + 1) // 2
     if groups is not None:
         lengths["group_ratios"] = max(groups) + 1
     seen: set[tuple[str, int, int]] = set()
@@ -80,9 +80,9 @@ def _check(record: Mapping[str, Any], experiment: Experiment, lengths: Mapping[s
     for key, value in (("scheduler", experiment.schedulers), ("seed", experiment.seed_list)):
         if record[key] not in value:
             raise ValueError(f"{key} {record[key]} is not of this run")
-    last = record["server_round"] == experiment.rounds
+    last = record["server_round"] == experiment.training.rounds
     if not last and record["server_round"] not in range(
-        0, experiment.rounds, experiment.eval_every
+        0, experiment.training.rounds, experiment.run.eval_every
     ):
         raise ValueError(f"round {record['server_round']} is not an evaluated one of this run")
     hints = dict(ALWAYS)

@@ -108,11 +108,11 @@ def caption(seeds: int) -> str:
 def baseline_of(experiment: Experiment) -> str:
     """Return the label that differences are taken against: the one set, Uniform, or the first.
 
-    >>> baseline_of(Experiment()), baseline_of(Experiment(baseline="OCS"))
+    >>> baseline_of(Experiment()), baseline_of(Experiment.of(baseline="OCS"))
     ('Uniform', 'OCS')
     """
     labels = list(experiment.schedulers)
-    return experiment.baseline or ("Uniform" if "Uniform" in labels else labels[0])
+    return experiment.run.baseline or ("Uniform" if "Uniform" in labels else labels[0])
 
 
 def results(folder: RunFolder, experiment: Experiment) -> list[Row]:
@@ -126,7 +126,7 @@ def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
     notes = []
     found = diverged(records)
     names = [label for label in experiment.schedulers if label in found]
-    if experiment.seeds > 1:
+    if experiment.run.seeds > 1:
         names = [f"{label} ({wording.seed_names(found[label])})" for label in names]
     if names:
         notes.append(
@@ -134,13 +134,14 @@ def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
             f"was at the start, for {', '.join(names)}. Such accuracies say nothing about "
             "schedulers; try a smaller learning rate."
         )
-    shares = trained(records, experiment.m)
+    m = experiment.training.m
+    shares = trained(records, m)
     few = [label for label in experiment.schedulers if shares.get(label, 1.0) < FEW]
     if few:
         counts = ", ".join(f"{label} ({100 * shares[label]:.0f} %)" for label in few)
         why = "; look at the network's deadline, dropout and availability"
         notes.append(
-            f"Hardly anybody trained: of m = {experiment.m} updates a round, fewer than half came "
+            f"Hardly anybody trained: of m = {m} updates a round, fewer than half came "
             f"in for {counts}. Such accuracies say little about schedulers"
             f"{why if experiment.network else ''}."
         )
@@ -163,7 +164,8 @@ def write_report(
     records = list(folder.records())
     labels = list(experiment.schedulers)
     styles = styles_of(experiment.schedulers)
-    title = f"{data_name(experiment)}: {experiment.m} of {experiment.clients} clients per round"
+    m, clients = experiment.training.m, experiment.partition.clients
+    title = f"{data_name(experiment)}: {m} of {clients} clients per round"
     written = []
     for against in AXES:
         panels = [panel(records, field, against, labels) for field in COMPARED]
@@ -178,7 +180,7 @@ def write_report(
             *[f"**{note}**" for note in notes],
             table_section(rows, experiment),
             "## Figures",
-            f"{caption(experiment.seeds)} {cost_caption(experiment.seeds)}",
+            f"{caption(experiment.run.seeds)} {cost_caption(experiment.run.seeds)}",
             "\n".join(f"![{path.stem}](figures/{path.name})" for path in written if is_png(path)),
         ]
     )
@@ -235,11 +237,11 @@ def cost_caption(seeds: int) -> str:
 def data_name(experiment: Experiment) -> str:
     """Return what titles call the data: its name, or that of its file.
 
-    >>> data_name(Experiment(data="digits")), data_name(Experiment(data="/home/me/mine.npz"))
+    >>> data_name(Experiment.of(data="digits")), data_name(Experiment.of(data="/home/me/mine.npz"))
     ('digits', 'mine')
     """
-    path = Path(experiment.data)
-    return path.stem if path.suffix == ".npz" else experiment.data
+    path = Path(experiment.data.name)
+    return path.stem if path.suffix == ".npz" else experiment.data.name
 
 
 def is_png(path: Path) -> bool:
@@ -252,48 +254,21 @@ def is_png(path: Path) -> bool:
 
 
 def setting(experiment: Experiment) -> str:
-    """Return the setting in words; what is seldom set is named only where it is.
+    """Return the settings in a sentence.
 
-    >>> print(setting(Experiment(data="digits", rounds=500)))
-    Data digits, partition by-class, N = 30 clients, m = 18 per round, T = 500 rounds; softmax
-    regression; 1 step(s) of SGD, batch 16, lr 0.001; seed 0.
-    >>> print(setting(Experiment(network={"dropout": 0.1}, dtype="float64")).partition("lr ")[2])
-    0.001; in float64; network with dropout = 0.1; seed 0.
+    >>> print(setting(Experiment.of(data="digits", rounds=500)))
+    Data digits; partition by-class, N = 30 clients; softmax regression; m = 18 per round, lr 0.001,
+    1 step(s) of SGD, T = 500 rounds, batch 16; 1 seed.
     """
-    e = experiment
-    model = "softmax regression" if not e.hidden else f"an MLP with hidden layers {list(e.hidden)}"
-    local = f"{e.steps} step(s) of SGD, batch {e.batch_size}"
-    if e.local == "full":
-        local = "full-batch gradient descent"
-    parts = [
-        f"Data {e.data}, partition {e.partition}{_pairs(e.partition_settings, ' ({})')}, "
-        f"N = {e.clients} clients, m = {e.m} per round, T = {e.rounds:,} rounds",
-        model,
-        f"{local}, lr {e.lr:g}" + (f", server lr {e.server_lr:g}" if e.server_lr else ""),
-        "clients weighed by their number of examples" if e.weights == "size" else "",
-        "weights divided twice, as in the paper's text" if e.paper_literal_weights else "",
-        f"in {e.dtype}" if e.dtype != Experiment.dtype else "",
-        _pairs(e.network, "network with {}"),
-        f"{e.seeds} seeds" if e.seeds > 1 else f"seed {e.first_seed}",
-    ]
-    return "; ".join(filter(None, parts)) + "."
-
-
-def _pairs(settings: Mapping[str, Any], words: str) -> str:
-    """Return settings in words, nothing for none.
-
-    >>> _pairs({"alpha": 0.1}, " ({})"), _pairs({}, " ({})")
-    (' (alpha = 0.1)', '')
-    """
-    shown = ", ".join(f"{key} = {value}" for key, value in settings.items())
-    return words.format(shown) if shown else ""
+    words = experiment.in_words()
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def table_section(rows: Sequence[Row], experiment: Experiment) -> str:
     """Return the table, and the differences where there are any, as Markdown."""
     parts = ["## Table", wording.markdown(*wording.table(rows)), reading(experiment)]
     heads, lines = wording.difference_table(rows)
-    if experiment.seeds > 1 and lines:
+    if experiment.run.seeds > 1 and lines:
         parts += [
             f"## Differences to {baseline_of(experiment)}",
             wording.markdown(heads, lines),
@@ -305,16 +280,16 @@ def table_section(rows: Sequence[Row], experiment: Experiment) -> str:
 def seeds_of(experiment: Experiment) -> range:
     """Return the seeds of an experiment.
 
-    >>> seeds_of(Experiment(seeds=3, first_seed=2))
+    >>> seeds_of(Experiment.of(seeds=3, first_seed=2))
     range(2, 5)
     """
-    return range(experiment.first_seed, experiment.first_seed + experiment.seeds)
+    return range(experiment.run.first_seed, experiment.run.first_seed + experiment.run.seeds)
 
 
 def reading(experiment: Experiment) -> str:
     """Return how the table is to be read.
 
-    >>> reading(Experiment(seeds=5)).endswith("then both ends are given.")
+    >>> reading(Experiment.of(seeds=5)).endswith("then both ends are given.")
     True
     """
     return (

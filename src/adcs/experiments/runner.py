@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from adcs._validation import did_you_mean
-from adcs.experiments.config import Experiment, from_dict
-from adcs.experiments.hints import check_value
+from adcs.experiments.config import SETTINGS, Experiment, from_dict
+from adcs.experiments.validation import check_value
 from adcs.observers import EvaluationEvent, Observer, RoundEvent
 from adcs.run_folder import RunFolder, Writer, fingerprint
 from adcs.simulation.datasets import Dataset
@@ -104,13 +104,13 @@ def same_data(experiment: Experiment, held: str | None) -> Dataset:
         dataset = experiment.dataset()
     except ValueError as error:
         raise ValueError(
-            f"the data {experiment.data}, which the run's config.json names, cannot be loaded: "
-            f"{error}"
+            f"the data {experiment.data.name}, which the run's config.json names, cannot be "
+            f"loaded: {error}"
         ) from error
     if held is not None and data_fingerprint(dataset) != held:
         raise ValueError(
-            f"the data {experiment.data} is no longer what this run began with, by the fingerprint "
-            "in its config.json; bring that back, or start a new run"
+            f"the data {experiment.data.name} is no longer what this run began with, by the "
+            "fingerprint in its config.json; bring that back, or start a new run"
         )
     return dataset
 
@@ -128,7 +128,7 @@ def create_run(
     config = {
         "engine": ENGINE,
         **experiment.as_dict(),
-        "groups": experiment.divide(dataset, experiment.first_seed).groups,
+        "groups": experiment.divide(dataset, experiment.run.first_seed).groups,
         "data_fingerprint": data_fingerprint(dataset),
         **({"classes": dataset.labels} if dataset.labels else {}),
         **more,
@@ -140,7 +140,7 @@ def experiment_of(folder: RunFolder) -> Experiment:
     """Return the experiment that a run folder holds.
 
     >>> import tempfile
-    >>> experiment = from_dict({"data": "synthetic", "clients": 10, "m": 5})
+    >>> experiment = Experiment.of(data="synthetic", clients=10, m=5)
     >>> folder = create_run(Path(tempfile.mkdtemp()) / "run", experiment)
     >>> experiment_of(folder) == experiment
     True
@@ -152,21 +152,24 @@ def experiment_of(folder: RunFolder) -> Experiment:
         raise ValueError(
             f"{folder.path} is a run of the engine {config.get('engine')!r}, not of the simulation"
         )
-    settings = Experiment.__dataclass_fields__
+    sections = Experiment.model_fields
     try:
-        for key in settings:
+        for key in sections:
             if key not in config:
                 raise ValueError(f"{key} is missing")
-        known = [*settings, *CONFIG, "engine", "versions"]
+        known = [*sections, *CONFIG, "engine", "versions"]
         for key in config:
             if key not in known:
                 raise ValueError(f"unknown setting {key!r}; {did_you_mean(key, known)}")
-        experiment = from_dict({key: config[key] for key in settings})
+        experiment = from_dict({key: config[key] for key in sections})
+        for each in SETTINGS.values():
+            if config[each.section] is not None and each.key not in config[each.section]:
+                raise ValueError(f"{each.name} is missing")
         for key, kind in CONFIG.items():
             if key in config:
                 check_value(key, config[key], kind)
         groups = config.get("groups")
-        if groups is not None and (len(groups) != experiment.clients or min(groups) < 0):
+        if groups is not None and (len(groups) != experiment.partition.clients or min(groups) < 0):
             raise ValueError(f"groups must have a number >= 0 for each client, got {groups!r}")
         return experiment
     except (ValueError, TypeError, AttributeError) as error:
@@ -269,7 +272,7 @@ def run_task(
     """
     checkpoint = folder.load_checkpoint(task.name)
     if checkpoint is not None and checkpoint.get("done"):
-        progress(experiment.rounds)
+        progress(experiment.training.rounds)
         return
     # A task may start hours after the run, so each checks the data.
     dataset = same_data(experiment, folder.config.get("data_fingerprint"))
@@ -287,10 +290,10 @@ def run_task(
 
         simulation.observers += [
             RecordWriter(lines),
-            ProgressReporter(progress, experiment.rounds),
+            ProgressReporter(progress, experiment.training.rounds),
             Checkpoints(save),
         ]
-        simulation.run(experiment.rounds, eval_every=experiment.eval_every)
+        simulation.run(experiment.training.rounds, eval_every=experiment.run.eval_every)
 
 
 def run_experiment(
@@ -329,7 +332,7 @@ def _run_tasks(
     same_data(experiment, folder.config.get("data_fingerprint"))
     todo = tasks(experiment)
     weights = [len(task.labels) for task in todo]
-    total = sum(weights) * experiment.rounds
+    total = sum(weights) * experiment.training.rounds
     count = min(jobs or os.cpu_count() or 1, len(todo))
     config = experiment.as_dict()
     with worker_pool(count, len(todo)) as (pool, rounds_done):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from adcs import schedulers
 from adcs._validation import did_you_mean, near_by
-from adcs.experiments.hints import check_value
+from adcs.experiments.validation import check_value
 from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Scheduler
 from adcs.simulation.scheduler_errors import describe_error

@@ -16,9 +16,9 @@ from typing import Literal, Protocol
 import numpy as np
 
 from adcs._types import FloatArray, IndexArray
-from adcs._validation import did_you_mean
 from adcs.simulation.federation import Federation
 from adcs.simulation.models import Model, Pass, WideModel, widened
+from adcs.simulation.settings import MILLION, check_settings, setting
 
 WeightedCohorts = list[tuple[IndexArray, FloatArray]]
 """For each run, the clients whose updates are aggregated and their weights."""
@@ -53,20 +53,24 @@ class Training:
     'steps'
     """
 
-    m: int
-    lr: float = 0.001
-    server_lr: float | None = None
-    local: str = "steps"
-    steps: int = 1
-    weights: Literal["uniform", "size"] = "uniform"
-    paper_literal_weights: bool = False
+    m: int = setting(18, "Clients per round.", ge=1, le=MILLION, summary="m = {} per round")
+    lr: float = setting(0.001, "Learning rate.", gt=0, summary="lr {:g}")
+    server_lr: float | None = setting(None, "Learning rate of the server; lr by default.", gt=0)
+    local: Literal["steps", "full"] = setting(
+        "steps", "Local training: steps on mini-batches, or one on the full batch.", strict=None
+    )
+    steps: int = setting(1, "Local steps, E.", ge=1, le=MILLION, summary="{} step(s) of SGD")
+    weights: Literal["uniform", "size"] = setting(
+        "uniform", "Weights of clients: equal, or by their number of examples.", strict=None
+    )
+    paper_literal_weights: bool = setting(
+        False, "Divide weights by m twice, as the paper's text does."
+    )
 
     def __post_init__(self) -> None:
-        if self.local not in LOCAL_TRAINING:
-            known = did_you_mean(self.local, LOCAL_TRAINING)
-            raise ValueError(f"local must be a kind of local training, got {self.local!r}; {known}")
+        check_settings(self, "training")
         if self.local == "full" and self.steps != 1:
-            raise ValueError(f"steps must be 1 where local is full, got {self.steps}")
+            raise ValueError(f"training.steps must be 1 where local is full, got {self.steps}")
 
 
 class LocalTraining(Protocol):

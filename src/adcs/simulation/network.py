@@ -14,6 +14,7 @@ from scipy.special import ndtri
 
 from adcs._hashing import uniforms
 from adcs._types import Float64Array, IndexArray
+from adcs.simulation.settings import check_settings, setting
 
 LONGEST = 10**9
 """The most rounds in a spell."""
@@ -45,30 +46,17 @@ class NetworkSettings:
         each wait of a round: first for the answers to a probe, if there is one, then for training.
     """
 
-    compute_seconds: float = 1.0
-    up_bytes_per_second: float = 1e6
-    down_bytes_per_second: float = 8e6
-    spread: float = 0.8
-    availability: float = 1.0
-    spell: int = 50
-    dropout: float = 0.0
-    deadline: float | None = None
+    compute_seconds: float = setting(1.0, "Median seconds of a client update.", gt=0)
+    up_bytes_per_second: float = setting(1e6, "Median bandwidth from a client.", gt=0)
+    down_bytes_per_second: float = setting(8e6, "Median bandwidth to a client.", gt=0)
+    spread: float = setting(0.8, "Standard deviation of the logarithm of speeds.", ge=0)
+    availability: float = setting(1.0, "Fraction of rounds with a client online.", gt=0, le=1)
+    spell: int = setting(50, "Rounds that a client is online or away.", ge=1, le=LONGEST)
+    dropout: float = setting(0.0, "Probability that a client does not answer.", ge=0, lt=1)
+    deadline: float | None = setting(None, "Seconds that the server waits.", gt=0)
 
     def __post_init__(self) -> None:
-        for name in ("compute_seconds", "up_bytes_per_second", "down_bytes_per_second", "deadline"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"network {name} must be above 0, got {value!r}")
-        if not self.spread >= 0:
-            raise ValueError(f"network spread must be at least 0, got {self.spread!r}")
-        if not 0 < self.availability <= 1:
-            raise ValueError(f"network availability must lie in (0, 1], got {self.availability!r}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"network dropout must lie in [0, 1), got {self.dropout!r}")
-        if not isinstance(self.spell, int) or not 1 <= self.spell <= LONGEST:
-            raise ValueError(
-                f"network spell must be a whole number from 1 to {LONGEST:,}, got {self.spell!r}"
-            )
+        check_settings(self, "network")
 
 
 class Network:

@@ -119,6 +119,7 @@ def analyse(
     (0.7071, 0.7071, 0.7071)
     """
     config = folder.config
+    config |= {**config.get("training", {}), **config.get("run", {})}
     known = policies or {}
     if smoothness is not None and not smoothness > 0.0:
         raise ValueError(f"smoothness must be above 0, got {smoothness!r}")
