@@ -44,9 +44,9 @@ def objective(c: np.ndarray, q: np.ndarray, theta: float, rows: list[int]) -> fl
 def test_each_pick_is_the_best_with_given_and_earlier_picks(lazy: bool, problem: Any) -> None:
     rows, q, theta, held, m = problem
     c = similarity(unit_rows(rows))
-    limits = greedy._SMALL, greedy._LARGE
+    limits = greedy._SMALL, greedy._LARGE, greedy._MANY
     if lazy:
-        greedy._SMALL = greedy._LARGE = 0
+        greedy._SMALL = greedy._LARGE = greedy._MANY = 0
     try:
         constraints = Constraints(given=held)
         found = [
@@ -54,7 +54,7 @@ def test_each_pick_is_the_best_with_given_and_earlier_picks(lazy: bool, problem:
             greedy_map_features(rows, m, quality=q, theta=theta, constraints=constraints),
         ]
     finally:
-        greedy._SMALL, greedy._LARGE = limits
+        greedy._SMALL, greedy._LARGE, greedy._MANY = limits
     for selection in found:
         assert selection.indices.size == selection.rank == m
         together = list(held)

@@ -30,8 +30,9 @@ def path(name: str, pool: int = 4) -> Iterator[None]:
         if name == "dense":
             patch.setattr(greedy, "_pivoted_cholesky", lambda *_: None)
         if name == "lazy":
-            for limit in ("_SMALL", "_LARGE"):
+            for limit in ("_SMALL", "_LARGE", "_MANY"):
                 patch.setattr(greedy, limit, 0)
+            patch.setattr(greedy_lazy, "_KERNEL_POOL", pool)
             patch.setattr(greedy_lazy, "_POOL", pool)
             patch.setattr(greedy_lazy, "_CHUNK", 64)
         yield
