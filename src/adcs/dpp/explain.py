@@ -71,6 +71,11 @@ class Pick:
     nearest, similarity
         The chosen row with the largest |C|, and the entry of C, negative if the two are opposite;
         None if it is the only chosen row.
+
+    Examples
+    --------
+    >>> explain([[1.0, 0.6], [0.6, 1.0]], [0]).picks[0].row
+    0
     """
 
     row: int
@@ -103,6 +108,12 @@ class Miss:
     with_quality
         Whether it would have been chosen with the best quality among the chosen, losing ties;
         False if its own quality is at least that.
+
+    Examples
+    --------
+    >>> miss = explain([[1.0, 0.6], [0.6, 1.0]], [0], quality=[2.0, 1.0], theta=0.5).left_out[0]
+    >>> miss.row, miss.winner, miss.reason, miss.with_quality
+    (1, 0, 'quality', False)
     """
 
     row: int
@@ -119,7 +130,11 @@ class Miss:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The picks in their order, and the rows left out by index."""
+    """The picks in their order, and the rows left out by index.
+
+    >>> [miss.row for miss in explain([[1.0, 0.6], [0.6, 1.0]], [0]).left_out]
+    [1]
+    """
 
     picks: tuple[Pick, ...]
     left_out: tuple[Miss, ...]

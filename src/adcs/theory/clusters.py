@@ -68,7 +68,11 @@ EXACT = 1e-9
 
 
 class Condition(NamedTuple):
-    """One inequality, `value` below `limit`."""
+    """One inequality, `value` below `limit`.
+
+    >>> print(Condition("r < kappa", 2.0, 1.5, holds=False))
+    r < kappa fails by 0.5 (2 against 1.5)
+    """
 
     name: str
     value: float
@@ -121,6 +125,12 @@ class ClusterCheck:
     slack
         The largest error of the bound by rounding: a bias is certainly above the bound only if it
         exceeds `bound + slack`.
+
+    Examples
+    --------
+    >>> check = check_clusters([[1.0, 0.0], [0.0, 1.0]], m=2, labels=["a", "b"])
+    >>> check.distinct, check.bias, check.failed
+    (True, 0.0, ())
     """
 
     labels: IndexArray
@@ -391,7 +401,11 @@ def _conditions(
 
 
 class StrongClusterBounds(NamedTuple):
-    """Corollary 1: Theorem 1's bound and the general one, side by side."""
+    """Corollary 1: Theorem 1's bound and the general one, side by side.
+
+    >>> StrongClusterBounds(cluster=0.3, general=0.7).cluster
+    0.3
+    """
 
     cluster: float
     general: float
