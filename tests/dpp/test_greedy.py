@@ -376,7 +376,7 @@ def test_the_restart_spreads_over_groups() -> None:
         (lambda: greedy_map_features([[1.0, 2.0], [0.0, 0.0]], 1), "row 1 is zero"),
         (lambda: greedy_map_features([[1.0], [np.nan]], 1), "features must be finite: row 1"),
         (lambda: greedy_map_features([[1.0], [-np.inf]], 1), "features must be finite: row 1"),
-        (lambda: greedy_map_features([[1.0], [2.0]], 1, unit=True), "row 1 has length 2"),
+        (lambda: greedy_map_features([[1.0], [2.0]], 1, unit=True), "row 1 has norm 2"),
         (lambda: greedy_map_features(np.eye(2), 1, quality=["a", "b"]), "quality must be numbers"),
         (
             lambda: greedy_map(np.eye(2), 1, constraints=Constraints(candidates=[2])),

@@ -138,7 +138,7 @@ def test_a_round_goes_on_after_a_restore():
 
 
 def test_the_row_furthest_from_length_one_is_named():
-    with pytest.raises(ValueError, match=r"row 1 has length 0\.5"):
+    with pytest.raises(ValueError, match=r"row 1 has norm 0\.5"):
         greedy_map_features([[1.0, 0.0], [0.5, 0.0]], 1, unit=True)
 
 

@@ -404,8 +404,8 @@ class FeatureRows:
         if unit and not np.allclose(squares, 1.0, rtol=0.0, atol=1e-2):
             worst = int(np.abs(squares - 1.0).argmax())
             raise ValueError(
-                f"{name} must have length one where unit=True: "
-                f"row {worst} has length {float(np.sqrt(squares[worst])):g}"
+                f"{name} must have norm one if unit=True: "
+                f"row {worst} has norm {float(np.sqrt(squares[worst])):g}"
             )
         self.n, self._d = rows.shape
         most = max(4, _POOL // self._d)

@@ -315,8 +315,8 @@ def _convergence(
     epsilon = 0.0 if unbiased else max(row["bias"] for _, row, _ in rounds) / steps
     variance = 0.0
     if unbiased:
-        places = int(config["m"])
-        variance = max(uniform_selection_variance(gram=g, m=places) for _, _, g in rounds)
+        cohort_size = int(config["m"])
+        variance = max(uniform_selection_variance(gram=g, m=cohort_size) for _, _, g in rounds)
         variance /= steps**2
     sigma = 0.0
     if config.get("local", "steps") != "full":
