@@ -44,7 +44,7 @@ from adcs.dpp import (
     similarity,
     unit_rows,
 )
-from adcs.dpp.greedy_lazy import FeatureRows, LazySearch
+from adcs.dpp.greedy_lazy import FeatureRows, KernelRows, LazySearch
 
 SIZES = [
     (5_000, 500, 1024, 4.0),
@@ -55,6 +55,7 @@ SIZES = [
 KERNELS = [(30, 18), (1_000, 100), (5_000, 500)]
 # Sizes at which the searches behind greedy MAP are compared with each other.
 PIVOTED = [(10, 3), (30, 18), (64, 10), (64, 32), (128, 32)]
+LAZY_KERNEL = [(1_000, 18), (1_500, 100), (3_000, 18), (3_000, 300), (5_000, 500), (10_000, 200)]
 LAZY = [
     (30, 18, 7850),
     (64, 10, 256),
@@ -182,6 +183,12 @@ def pivoted(c: np.ndarray, m: int, q: np.ndarray, scoring: Scoring) -> Selection
     return dense(c, m, q, scoring) if picks is None else greedy._selection(picks, q, scoring)
 
 
+def lazy_kernel(c: np.ndarray, m: int, q: np.ndarray, scoring: Scoring) -> Selection:
+    """Greedy MAP by the lazy search over a kernel, whatever the size."""
+    rows, resolved = KernelRows(c), Constraints().resolve(len(c), m)
+    return greedy._run(lambda: LazySearch(rows, scoring, q, m), q, scoring, resolved, m)
+
+
 def lazy(x: np.ndarray, m: int, q: np.ndarray, scoring: Scoring) -> Selection:
     """Greedy MAP by the lazy search, whatever the size."""
     rows, resolved = FeatureRows(x), Constraints().resolve(len(x), m)
@@ -199,6 +206,19 @@ def bench_paths(quick: bool) -> None:
             assert (calls[0]().indices == calls[1]().indices).all()
             one, other = alternate(100 if quick else 400, *calls)
             print(f"{f'{n}, {m}':>20} {theta:>5} {one:>8.3f} {other:>8.3f} ms {one / other:>6.2f}")
+    print("\nkernel given: time of the lazy search over that of the dense search")
+    for n, m in LAZY_KERNEL[:-1] if quick else LAZY_KERNEL:
+        c, q = similarity(unit_rows(features("gaussian", n, 1024))), relevance(n).astype(float)
+        for theta in (0.0, 0.8):
+            scoring = Scoring.of_kernel(c, q, theta=theta)
+            calls = (partial(lazy_kernel, c, m, q, scoring), partial(dense, c, m, q, scoring))
+            assert (calls[0]().indices == calls[1]().indices).all()
+            one, other = alternate(5 if quick else 15, *calls)
+            used = "lazy" if n > greedy._LARGE and (theta or m >= greedy._MANY) else "dense"
+            print(
+                f"{f'{n}, {m}':>20} {theta:>5} {one:>8.2f} {other:>8.2f} ms "
+                f"{one / other:>6.2f}  used: {used}"
+            )
     print("\nfeatures given: time with the kernel formed over that of the lazy search")
     for n, m, d in LAZY:
         x, q = features("gaussian", n, d), relevance(n).astype(float)

@@ -40,7 +40,11 @@ GOOD = np.random.default_rng(0).standard_normal((6, 4))
         (GOOD, {"m": 2, "candidates": [0, 1, 2], "required": [5]}, "row 5"),
         (GOOD, {"m": 4, "groups": [0] * 6, "caps": 2}, "admit only 2"),
         (GOOD, {"m": 4, "caps": 2}, "groups"),
-        (GOOD, {"m": 2, "groups": list("aabbcc"), "caps": {"a": -1}}, "'a' has -1"),
+        (
+            GOOD,
+            {"m": 2, "groups": list("aabbcc"), "caps": {"a": -1}},
+            "'a' must be a whole number >= 0, got -1",
+        ),
     ],
 )
 def test_bad_input_is_one_clear_sentence(updates, kwargs, named):

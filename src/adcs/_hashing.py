@@ -1,7 +1,7 @@
-"""Random bits by place: a hash of a seed and some keys, the same in every process.
+"""Counter-based random numbers: a hash of a seed and keys, the same in every process.
 
-What is drawn for one key does not depend on which others are drawn, so draws can be made in any
-order, again, and for some keys only.
+The number for one key does not depend on the others, so numbers can be drawn in any order, again,
+and for some keys only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the splitmix64 finaliser of each number: a hash that passes as random bits."""
+    """Return the splitmix64 finaliser of each number.
+
+    >>> mix(np.array([1], dtype=np.uint64))
+    array([6238072747940578789], dtype=uint64)
+    """
     x = x ^ (x >> np.uint64(30))
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
@@ -40,5 +44,9 @@ def hashes(seed: int, *keys: Any) -> NDArray[np.uint64]:
 
 
 def uniforms(seed: int, *keys: Any) -> Float64Array:
-    """Return a number in [0, 1) for each combination of keys."""
+    """Return a number in [0, 1) for each combination of keys.
+
+    >>> bool(0.0 <= uniforms(0, 5) < 1.0)
+    True
+    """
     return np.asarray((hashes(seed, *keys) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)

@@ -1,8 +1,8 @@
-"""Arrays from .npz files. The declared sizes are checked before anything is allocated.
+"""Reads arrays from .npz files; declared sizes are checked before memory is allocated.
 
 NumPy's own reader allocates what an array's header declares, and raises errors of many kinds on
-damaged files. Here a file that declares more than it can hold, or more than memory holds, is
-refused by its headers; Python objects (pickles) are refused; every failure is a ValueError.
+damaged files. This reader refuses files that declare more than they can hold, or more than memory
+can hold, and files with Python objects (pickles). Every failure is a ValueError.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 DEFLATE_RATIO = 1032
-"""Deflate makes at most this many bytes of one."""
+"""The largest ratio of uncompressed to compressed bytes that Deflate can reach."""
 
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -27,7 +27,7 @@ CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 
 
 class Unreadable(ValueError):
-    """An .npz file that cannot be read; the message is the reason, without the file's name."""
+    """The reason why an .npz file cannot be read, without the file's name."""
 
 
 def read_npz(source: BinaryIO, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:
@@ -38,12 +38,12 @@ def read_npz(source: BinaryIO, names: Iterable[str] | None = None) -> dict[str, 
     source
         The file, opened for reading in binary mode.
     names
-        The arrays wanted; all by default.
+        Which arrays to read; all by default.
 
     Raises
     ------
     Unreadable
-        If the file is damaged, lacks an array, or declares more than memory.
+        If the file is damaged, lacks an array, or declares more than memory can hold.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def read_npz(source: BinaryIO, names: Iterable[str] | None = None) -> dict[str, 
 
 
 def _declared(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo, size: int) -> int:
-    """Return the bytes that an array takes by its header; refuse one that the file cannot hold."""
+    """Return the size of an array by its header, in bytes; refuse one the file cannot hold."""
     ratio = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATE_RATIO}.get(info.compress_type)
     if ratio is None or info.flag_bits & 1:
         raise Unreadable(f"{name} cannot be read, it is compressed or encrypted in an unknown way")
@@ -128,7 +128,7 @@ def _damaged(name: str, error: Exception) -> Unreadable:
 
 
 def memory() -> int:
-    """Return the bytes of memory that this process may use, at most.
+    """Return the memory limit of this process in bytes.
 
     >>> memory() > 2**20
     True
@@ -147,7 +147,7 @@ def memory() -> int:
 
 
 def gigabytes(size: int) -> str:
-    """Return a size in words.
+    """Return a size as text.
 
     >>> gigabytes(3_250_000_000)
     '3.2 GB'

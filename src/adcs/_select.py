@@ -1,4 +1,4 @@
-"""One call for people who have a loop already."""
+"""`adcs.select`: one function for users who have their own training loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def select(
     groups: Sequence[Hashable] | None = None,
     caps: int | Mapping[Hashable, int] | None = None,
 ) -> IndexArray:
-    """Return the indices of m clients that are good and diverse, in the order picked.
+    """Return the indices of m clients of high quality and diverse updates, in the order picked.
 
     Parameters
     ----------
@@ -34,21 +34,21 @@ def select(
     m
         How many clients to choose.
     quality
-        One score for each client, a loss for example; larger is better to choose. None counts
-        all the same.
+        One score for each client, such as its loss; larger scores are preferred. None means equal
+        scores.
     theta
-        Weight of quality against diversity: 0 is diversity alone, 1 takes the m best scores.
+        Weight of quality against diversity: 0 is diversity alone, 1 chooses the m best scores.
     candidates
         Indices of the clients that may be chosen; None means all.
     required
-        Indices of clients that must be in.
+        Indices of clients that must be chosen.
     groups, caps
-        One group label for each client, and how many of a group may be in: a number, or a
-        mapping from label to number.
+        One group label for each client, and how many clients of a group may be chosen: a number,
+        or a mapping from label to number.
 
     Examples
     --------
-    Clients 0 and 1 pull the same way; with equal scores one of them is enough.
+    The updates of clients 0 and 1 are nearly parallel, so only one of them is chosen.
 
     >>> updates = [[1.0, 0.0, 0.1], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.1, -1.0]]
     >>> select(updates, m=3, quality=[1.0, 1.0, 1.0, 1.0])
@@ -57,10 +57,10 @@ def select(
     Raises
     ------
     ValueError
-        For updates that are not finite, have no direction or mixed lengths; m outside 1 to N;
-        theta outside [0, 1]; and constraints that cannot be met. The message names the value.
+        If updates are not finite, are zero or have different lengths; if m is outside 1 to N or
+        theta outside [0, 1]; if the constraints cannot be met. The message names the value.
     """
-    # A data frame or a tensor is an array; only without one, rows are looked at one by one.
+    # Data frames and tensors convert to arrays; other sequences are read row by row.
     updates = np.asarray(updates) if hasattr(updates, "__array__") else _rows(updates)
     return greedy_map_features(
         updates,

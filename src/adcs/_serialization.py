@@ -1,4 +1,4 @@
-"""A scheduler's state as bytes: JSON and plain arrays, no pickle."""
+"""Serialises a scheduler's state: JSON and plain arrays, no pickle."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pack(state: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """Return the state that `pack` made bytes of; other bytes are refused with a ValueError.
+    """Return the state from the bytes of `pack`; raise ValueError for other bytes.
 
     >>> unpack(b"bytes of another kind")
     Traceback (most recent call last):
@@ -54,7 +54,7 @@ def unpack(data: bytes) -> dict[str, Any]:
 
 
 def _fill(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
-    """Return a value with the arrays that it names put in their places."""
+    """Return a value in which references to arrays are replaced by the arrays."""
     if isinstance(value, dict):
         if "__array__" in value:
             return arrays[value["__array__"]]

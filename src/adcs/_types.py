@@ -1,4 +1,4 @@
-"""Types that the whole package shares."""
+"""Type aliases used across the package."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ Float64Array = NDArray[np.float64]
 IndexArray = NDArray[np.intp]
 
 ClientId = int | str
-"""A client's name, opaque: ints and strings."""
+"""A client's id: an int or a string, not interpreted."""

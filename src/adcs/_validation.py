@@ -1,4 +1,4 @@
-"""Checks of settings. An error says in one sentence what was given and what was expected."""
+"""Checks of settings and numbers. An error says in one sentence what was given and expected."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
 def real(value: Any) -> float | None:
     """Return a real number as a float, or None for anything else.
 
-    Text, truth values, complex numbers and arrays of one dimension or more are no numbers. What
-    is beyond float64 is infinite.
+    Strings, booleans, complex numbers and arrays of one dimension or more are not numbers. A
+    number beyond float64 becomes infinite.
 
     >>> from fractions import Fraction
     >>> real(Fraction(1, 2)), real(np.array(3)), real(10**400)
@@ -106,7 +106,7 @@ def real(value: Any) -> float | None:
     if type(value) is float:
         return value
     if hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0:
-        # A NumPy scalar, or an array or tensor without dimensions. Times would be read as ints.
+        # A NumPy scalar, or an array or tensor without dimensions; datetimes are not numbers.
         value = value.item() if getattr(value.dtype, "kind", "f") in "fiu" else None
     if isinstance(value, bool) or not isinstance(value, (Real, Decimal)):
         return None
@@ -121,20 +121,20 @@ def real(value: Any) -> float | None:
 
 
 def brief(value: Any) -> str:
-    """Return a value as an error names it: its text, cut short.
+    """Return the repr of a value for an error message, at most 60 characters of it.
 
     >>> brief("x" * 100) == "'" + "x" * 59 + "..."
     True
     """
     try:
         text = repr(value)
-    except Exception:  # an int of more digits than Python prints, or anybody's own repr
+    except Exception:  # an int with more digits than Python prints, or a failing __repr__
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 def as_numbers(values: ArrayLike, name: str) -> NDArray[Any]:
-    """Return an array of real numbers: float32 and float64 kept, everything else as float64.
+    """Return an array of real numbers: float32 and float64 unchanged, all else as float64.
 
     >>> as_numbers([Decimal("0.25"), 10**30], "quality")
     array([2.5e-01, 1.0e+30])
@@ -157,7 +157,7 @@ def as_numbers(values: ArrayLike, name: str) -> NDArray[Any]:
     if array.dtype.kind not in "fiub":
         what = f"{brief(array.flat[0].item()) if array.size else None} of type {array.dtype}"
         raise ValueError(f"{name} must be numbers, got {what}")
-    with np.errstate(over="ignore"):  # of a longdouble, which is refused as infinite
+    with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinite
         return array.astype(np.float64)
 
 
@@ -173,9 +173,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def near_by(path: Path) -> str:
-    """Return which path beside one that does not exist may have been meant, as a question.
+    """Return a hint for a path that does not exist: the file beside it with the nearest name.
 
-    Files with another ending are not meant, nor is anything that is only a little alike.
+    Only files with the same suffix and a similar name count; the hint is empty if there is none.
 
     >>> near_by(Path("no/such/file.npz"))
     ''

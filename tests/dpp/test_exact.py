@@ -40,7 +40,7 @@ def exhaustive(c, m, quality, theta, allowed=lambda s: True):
 
 @pytest.mark.parametrize("theta", [0.0, 0.3, 0.8, 0.99])
 @pytest.mark.parametrize(("n", "m", "dim"), [(8, 3, 20), (10, 6, 10), (12, 5, 6), (11, 9, 30)])
-def test_equals_exhaustive_search_with_greedy_and_improve_below(n, m, dim, theta):
+def test_equals_exhaustive_search_and_is_above_greedy_and_improve(n, m, dim, theta):
     for seed in range(3):
         c, q = scattered(seed, n, dim)
         best = exhaustive(c, m, q, theta)
@@ -174,7 +174,7 @@ def test_gains_belong_to_the_order_and_sum_to_the_objective():
     assert exact.objective == pytest.approx(objective(c, exact.indices, q, 0.3))
 
 
-def test_a_tie_is_left_to_greedy():
+def test_a_tie_returns_the_greedy_set():
     greedy = greedy_map(np.eye(7), 3)
     exact = exact_map(np.eye(7), 3)
     np.testing.assert_array_equal(exact.indices, greedy.indices)
@@ -183,7 +183,7 @@ def test_a_tie_is_left_to_greedy():
     assert gain == 0.0
 
 
-def test_the_node_limit_is_an_error_and_not_an_answer():
+def test_reaching_the_node_limit_is_an_error():
     c, _ = scattered(0, 24, 30)
     with pytest.raises(RuntimeError, match="node_limit = 2 was reached"):
         exact_map(c, 12, node_limit=2)

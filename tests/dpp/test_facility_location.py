@@ -40,7 +40,7 @@ def test_equals_submodlib(n, m, optimizer, oracle):
         np.testing.assert_allclose(result.gains, [g for _, g in peer], rtol=1e-3, atol=1e-2)
 
 
-def test_the_first_pick_is_the_medoid_and_gains_are_falls_in_cost():
+def test_the_first_pick_is_the_medoid_and_gains_are_decreases_in_cost():
     d = random_distances(7, 30)
     result = facility_location(d, 6)
     assert result.indices[0] == d.sum(axis=1).argmin()
@@ -49,7 +49,7 @@ def test_the_first_pick_is_the_medoid_and_gains_are_falls_in_cost():
     assert result.cost == pytest.approx(costs[-1])
 
 
-def test_reaches_its_share_of_the_best_fall():
+def test_reaches_1_minus_1_over_e_of_the_best_decrease():
     for seed in range(5):
         d = random_distances(seed, 11, dim=2)
         start = 11 * d.max()
@@ -161,7 +161,7 @@ def test_of_equal_rows_the_first_is_taken(seed, copies, m):
     assert (result.indices < 8).all()
 
 
-def test_candidates_alone_are_the_whole_problem():
+def test_rows_that_are_not_candidates_do_not_change_the_result():
     for seed in range(50):
         d = uneven_distances(seed, 14) * np.random.default_rng(seed).uniform(1, 9, size=14)
         among = np.sort(np.random.default_rng(seed).choice(14, 8, replace=False))

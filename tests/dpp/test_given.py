@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from adcs.dpp import greedy
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.exact import exact_map, improve
+from adcs.dpp.explain import explain
 from adcs.dpp.facility_location import facility_location, pairwise_distances
 from adcs.dpp.greedy import greedy_map, greedy_map_features
 from adcs.dpp.kernel import alpha, similarity, unit_rows
@@ -43,9 +44,9 @@ def objective(c: np.ndarray, q: np.ndarray, theta: float, rows: list[int]) -> fl
 def test_each_pick_is_the_best_with_given_and_earlier_picks(lazy: bool, problem: Any) -> None:
     rows, q, theta, held, m = problem
     c = similarity(unit_rows(rows))
-    limits = greedy._SMALL, greedy._LARGE
+    limits = greedy._SMALL, greedy._LARGE, greedy._MANY
     if lazy:
-        greedy._SMALL = greedy._LARGE = 0
+        greedy._SMALL = greedy._LARGE = greedy._MANY = 0
     try:
         constraints = Constraints(given=held)
         found = [
@@ -53,7 +54,7 @@ def test_each_pick_is_the_best_with_given_and_earlier_picks(lazy: bool, problem:
             greedy_map_features(rows, m, quality=q, theta=theta, constraints=constraints),
         ]
     finally:
-        greedy._SMALL, greedy._LARGE = limits
+        greedy._SMALL, greedy._LARGE, greedy._MANY = limits
     for selection in found:
         assert selection.indices.size == selection.rank == m
         together = list(held)
@@ -99,6 +100,23 @@ def test_exact_search_with_dependent_given_rows() -> None:
     found = exact_map(similarity(unit_rows(rows)), 1, constraints=Constraints(given=[0, 1]))
     assert found.indices.tolist() == [3]
     assert found.objective == pytest.approx(np.log(0.9))
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems())
+def test_explanations_count_given_rows(problem: Any) -> None:
+    rows, q, theta, held, m = problem
+    c = similarity(unit_rows(rows))
+    constraints = Constraints(given=held, groups=[i % 2 for i in range(len(rows))], caps=len(rows))
+    selection = greedy_map(c, m, quality=q, theta=theta, constraints=constraints)
+    found = explain(c, selection.indices, q, theta, constraints=constraints)
+    assert [pick.gain for pick in found.picks] == pytest.approx(selection.gains, abs=1e-8)
+    for pick in found.picks:
+        assert pick.score.total == pytest.approx(pick.gain, abs=1e-8)
+    left_out = [miss.row for miss in found.left_out]
+    assert left_out == sorted(set(range(len(rows))) - set(held) - set(selection.indices.tolist()))
+    for miss in found.left_out:
+        assert miss.score.total <= miss.winning.total + 1e-8
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,4 +1,4 @@
-"""What every greedy search must do, by properties, on each of the ways it can be carried out."""
+"""Properties of greedy MAP, for each of the searches behind it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ PATHS = ("default", "dense", "lazy")
 
 @contextmanager
 def path(name: str, pool: int = 4) -> Iterator[None]:
-    """Send small inputs through the search that large ones get, with a pool of a few rows."""
+    """Run one of the searches whatever the size, the lazy one with a pool of a few rows."""
     with pytest.MonkeyPatch.context() as patch:
         if name == "dense":
             patch.setattr(greedy, "_pivoted_cholesky", lambda *_: None)
         if name == "lazy":
-            for limit in ("_SMALL", "_LARGE"):
+            for limit in ("_SMALL", "_LARGE", "_MANY"):
                 patch.setattr(greedy, limit, 0)
+            patch.setattr(greedy_lazy, "_KERNEL_POOL", pool)
             patch.setattr(greedy_lazy, "_POOL", pool)
             patch.setattr(greedy_lazy, "_CHUNK", 64)
         yield
@@ -44,7 +45,7 @@ def whole_numbers(n: st.SearchStrategy[int], d: int = 4) -> st.SearchStrategy[np
     ).map(lambda x: np.where(x.any(axis=1, keepdims=True), x, 1.0))
 
 
-def spread(seed: int, n: int, d: int) -> np.ndarray:
+def gaussian(seed: int, n: int, d: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((n, d))
 
 
@@ -59,7 +60,7 @@ def problems(draw: st.DrawFn, most: int = 14) -> tuple[np.ndarray, np.ndarray, f
 @pytest.mark.parametrize("name", PATHS)
 @settings(max_examples=60, deadline=None)
 @given(problem=problems())
-def test_m_distinct_rows_whose_worth_is_reported_truly(name: str, problem: Any) -> None:
+def test_returns_m_distinct_rows_with_their_gains_and_objective(name: str, problem: Any) -> None:
     x, q, theta, m = problem
     c = similarity(unit_rows(x))
     with path(name):
@@ -84,7 +85,7 @@ def test_m_distinct_rows_whose_worth_is_reported_truly(name: str, problem: Any) 
 @pytest.mark.parametrize("name", PATHS[1:])
 @settings(max_examples=60, deadline=None)
 @given(problem=problems())
-def test_every_way_of_searching_finds_the_same(name: str, problem: Any) -> None:
+def test_every_search_finds_the_same_picks(name: str, problem: Any) -> None:
     x, q, theta, m = problem
     usual = greedy_map(similarity(unit_rows(x)), m, quality=q, theta=theta)
     with path(name):
@@ -109,26 +110,26 @@ def test_the_lazy_search_agrees_with_the_kernel_on_many_rows(theta: float, dtype
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_residuals_closer_than_float32_are_told_apart(name: str) -> None:
-    # Row i > 0 keeps half of its length outside row 0, and a little more the larger its place.
-    place = np.random.default_rng(1).permutation(40)
-    square = 0.5 + 1e-8 * place
+def test_residuals_closer_than_float32_do_not_tie(name: str) -> None:
+    # Row i > 0 keeps half of its squared norm outside row 0, and a little more the larger its rank.
+    rank = np.random.default_rng(1).permutation(40)
+    square = 0.5 + 1e-8 * rank
     x = np.zeros((41, 41))
     x[0, 0] = 1.0
     x[1:, 0] = np.sqrt(1.0 - square)
     x[np.arange(1, 41), np.arange(1, 41)] = np.sqrt(square)
     for seed in range(10):
-        # A rotation, so that float32 has something to round.
-        turned = x @ np.linalg.qr(spread(seed, 41, 41))[0]
+        # A rotation, so that float32 rounds the entries.
+        turned = x @ np.linalg.qr(gaussian(seed, 41, 41))[0]
         with path(name, pool=41 * 41 * 4):
             at_once = greedy_map_features(turned, 2)
             afterwards = greedy_map_features(turned, 2, constraints=Constraints(required=[0]))
-        assert at_once.indices.tolist() == [0, 1 + int(place.argmax())]
+        assert at_once.indices.tolist() == [0, 1 + int(rank.argmax())]
         assert afterwards.indices.tolist() == at_once.indices.tolist()
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_small_residuals_are_told_apart_after_float32_no_longer_can(name: str) -> None:
+def test_small_residuals_below_float32_precision_do_not_tie(name: str) -> None:
     rng = np.random.default_rng(2)
     x = np.repeat(rng.standard_normal((6, 30)), 20, axis=0) + 1e-4 * rng.standard_normal((120, 30))
     with path(name, pool=30 * 16):
@@ -146,7 +147,7 @@ def test_small_residuals_are_told_apart_after_float32_no_longer_can(name: str) -
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), theta=THETAS)
 def test_permuting_the_rows_does_not_change_the_set(name: str, seed: int, theta: float) -> None:
-    x = spread(seed, 20, 8)
+    x = gaussian(seed, 20, 8)
     q = np.random.default_rng(seed + 1).standard_normal(20)
     # The first pick at theta = 0 is a tie of all; a required row takes it out of the question.
     order = np.random.default_rng(seed + 2).permutation(20)
@@ -163,7 +164,7 @@ def test_permuting_the_rows_does_not_change_the_set(name: str, seed: int, theta:
 
 @pytest.mark.parametrize("name", PATHS)
 def test_permuting_copies_of_rows_chooses_the_same_directions(name: str) -> None:
-    base = spread(4, 10, 30)
+    base = gaussian(4, 10, 30)
     scale = np.tile([1.0, 3.0, 0.7], 10)[:, None]
     x, group = np.repeat(base, 3, axis=0) * scale, np.repeat(np.arange(10), 3)
     with path(name):
@@ -210,8 +211,8 @@ def test_greedy_is_never_better_than_the_best_set(problem: Any) -> None:
 @pytest.mark.parametrize("name", PATHS)
 @pytest.mark.parametrize("theta", [0.0, 0.5, 0.9999, 1.0])
 @pytest.mark.parametrize("size", [1e300, -1e300, 1e-300])
-def test_extreme_qualities_do_no_harm(name: str, theta: float, size: float) -> None:
-    x = spread(1, 12, 20)
+def test_extreme_qualities_do_not_overflow(name: str, theta: float, size: float) -> None:
+    x = gaussian(1, 12, 20)
     q = size * np.arange(1, 13)
     with path(name), np.errstate(all="raise", under="ignore"):
         selection = greedy_map_features(x, 6, quality=q, theta=theta)
@@ -223,7 +224,7 @@ def test_extreme_qualities_do_no_harm(name: str, theta: float, size: float) -> N
 
 @pytest.mark.parametrize("name", PATHS)
 @pytest.mark.parametrize("theta", [0.5, 1.0])
-def test_qualities_tie_at_the_rounding_they_came_with(name: str, theta: float) -> None:
+def test_qualities_tie_within_the_rounding_of_their_type(name: str, theta: float) -> None:
     x = np.eye(3)
     rounded = np.array([2.3025849, 2.3025851, 2.0])
     with path(name):
@@ -236,7 +237,7 @@ def test_qualities_tie_at_the_rounding_they_came_with(name: str, theta: float) -
 @pytest.mark.parametrize("name", PATHS)
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 def test_float32_finds_what_float64_finds(name: str, scale: float) -> None:
-    x = (spread(8, 60, 25) * scale).astype(np.float32)
+    x = (gaussian(8, 60, 25) * scale).astype(np.float32)
     q = np.random.default_rng(8).random(60)
     with path(name, pool=25 * 8):
         for theta in (0.0, 0.6):
@@ -246,7 +247,7 @@ def test_float32_finds_what_float64_finds(name: str, scale: float) -> None:
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_rank_is_that_of_the_rows_as_they_were_given(name: str) -> None:
+def test_rank_is_that_of_the_given_rows(name: str) -> None:
     rng = np.random.default_rng(0)
     low_rank = rng.standard_normal((40, 7)) @ rng.standard_normal((7, 50))
     near = np.repeat(rng.standard_normal((10, 50)), 2, axis=0)
@@ -265,7 +266,7 @@ def test_rank_is_that_of_the_rows_as_they_were_given(name: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), theta=THETAS)
 @example(seed=384, theta=1.0)
-def test_rank_withstands_picks_that_nearly_coincide(name: str, seed: int, theta: float) -> None:
+def test_rank_with_nearly_equal_rows(name: str, seed: int, theta: float) -> None:
     # Quality asks for two nearly equal rows first, which magnifies the rounding of the others.
     rng = np.random.default_rng(seed)
     base = rng.standard_normal((4, 12))
@@ -281,8 +282,8 @@ def test_rank_withstands_picks_that_nearly_coincide(name: str, seed: int, theta:
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_lengths_do_not_matter(name: str) -> None:
-    x = spread(3, 15, 6)
+def test_norms_do_not_matter(name: str) -> None:
+    x = gaussian(3, 15, 6)
     lengths = 10.0 ** np.linspace(-200, 200, 15)[:, None]
     with path(name):
         expected = greedy_map_features(x, 6).indices.tolist()
@@ -375,7 +376,7 @@ def test_the_restart_spreads_over_groups() -> None:
         (lambda: greedy_map_features([[1.0, 2.0], [0.0, 0.0]], 1), "row 1 is zero"),
         (lambda: greedy_map_features([[1.0], [np.nan]], 1), "features must be finite: row 1"),
         (lambda: greedy_map_features([[1.0], [-np.inf]], 1), "features must be finite: row 1"),
-        (lambda: greedy_map_features([[1.0], [2.0]], 1, unit=True), "row 1 has length 2"),
+        (lambda: greedy_map_features([[1.0], [2.0]], 1, unit=True), "row 1 has norm 2"),
         (lambda: greedy_map_features(np.eye(2), 1, quality=["a", "b"]), "quality must be numbers"),
         (
             lambda: greedy_map(np.eye(2), 1, constraints=Constraints(candidates=[2])),
@@ -388,8 +389,8 @@ def test_bad_input_is_refused(call: Any, message: str) -> None:
         call()
 
 
-def test_large_asymmetries_cannot_hide() -> None:
-    c = similarity(unit_rows(spread(0, 50, 30)))
+def test_large_asymmetries_are_detected() -> None:
+    c = similarity(unit_rows(gaussian(0, 50, 30)))
     for i, j in ((0, 1), (17, 40), (49, 3)):
         wrong = c.copy()
         wrong[i, j] += 1e-6
@@ -397,8 +398,8 @@ def test_large_asymmetries_cannot_hide() -> None:
             greedy_map(wrong, 5)
 
 
-def test_a_kernel_known_to_be_right_is_not_read_again() -> None:
-    c = similarity(unit_rows(spread(0, 40, 6)))
+def test_a_trusted_kernel_is_not_validated() -> None:
+    c = similarity(unit_rows(gaussian(0, 40, 6)))
     scoring = Scoring.of_kernel(c, None, theta=0.0)
     assert list(greedy_map_trusted(c, 5, scoring).indices) == list(greedy_map(c, 5).indices)
     picked = greedy_map(c, 2).indices
@@ -410,7 +411,7 @@ def test_a_kernel_known_to_be_right_is_not_read_again() -> None:
         assert list(greedy_map_trusted(c, 2, scoring).indices) == list(picked)
 
 
-def test_finer_numbers_than_are_computed_with():
+def test_longdouble_input_is_computed_in_float64():
     for seed in range(20):
         rows = np.random.default_rng(seed).normal(size=(12, 4))
         c = similarity(unit_rows(rows))
@@ -418,7 +419,7 @@ def test_finer_numbers_than_are_computed_with():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_by_quality_alone_many_rows_have_the_rank_that_few_have(seed):
+def test_rank_at_theta_one_is_the_same_for_few_and_many_rows(seed):
     """Rows that repeat a direction add nothing, wherever between other directions they come."""
     rng = np.random.default_rng(seed)
     rows = rng.uniform(1.0, 9.0, (300, 1)) * np.repeat(rng.normal(size=(100, 4)), 3, axis=0)

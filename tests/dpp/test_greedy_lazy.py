@@ -33,6 +33,7 @@ def test_rows_that_tie_in_float32_are_compared_in_float64():
 def test_at_theta_one_a_copy_does_not_end_the_count_of_directions(monkeypatch, few):
     monkeypatch.setattr(greedy, "_SMALL", few)
     monkeypatch.setattr(greedy, "_LARGE", few)
+    monkeypatch.setattr(greedy, "_MANY", few)
     rows = np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 3.0]])
     selection = greedy_map_features(rows, 4, quality=[4.0, 3.0, 2.0, 1.0], theta=1.0)
     assert selection.indices.tolist() == [0, 1, 2, 3]

@@ -108,13 +108,17 @@ def test_the_order_is_that_of_60_digits(
         assert by_kernel.rank == by_features.rank == rank
     # The same picks by the dense search, and by the lazy search with a small pool.
     monkeypatch.setattr(greedy, "_SMALL", 0)
+    for theta, (picks, _) in expected.items():
+        assert greedy_map(c, M, quality=q, theta=theta).indices.tolist() == picks, theta
     monkeypatch.setattr(greedy, "_LARGE", 0)
+    monkeypatch.setattr(greedy, "_MANY", 0)
+    monkeypatch.setattr(greedy_lazy, "_KERNEL_POOL", 5)
     monkeypatch.setattr(greedy_lazy, "_POOL", 6 * D)
     for theta, (picks, rank) in expected.items():
         by_kernel = greedy_map(c, M, quality=q, theta=theta)
         by_features = greedy_map_features(x, M, quality=q, theta=theta)
-        assert by_kernel.indices.tolist() == picks, f"dense, theta = {theta}"
-        assert by_features.indices.tolist() == picks, f"lazy, theta = {theta}"
+        assert by_kernel.indices.tolist() == picks, f"lazy kernel, theta = {theta}"
+        assert by_features.indices.tolist() == picks, f"lazy features, theta = {theta}"
         assert by_kernel.rank == by_features.rank == rank
 
 

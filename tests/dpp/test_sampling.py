@@ -182,7 +182,7 @@ def test_symmetric_polynomials_of_more_values_than_there_are():
     np.testing.assert_allclose(np.exp(table[:, -1]), [1, 2, 1, 0])
 
 
-def test_the_generator_decides():
+def test_samples_depend_on_the_generator_only():
     c, q = instance(6, 10, 12)
     one, same = (sample_mdpp(c, 4, rng=np.random.default_rng(3), quality=q) for _ in range(2))
     np.testing.assert_array_equal(one, same)
@@ -204,7 +204,7 @@ def test_repeated_rows_are_never_drawn_together():
     assert log_probability(c, [0, 4], quality=np.full(8, 1e4), theta=0.5) == -np.inf
 
 
-def test_what_has_no_answer_is_refused():
+def test_bad_input_is_refused():
     c, _ = instance(8, 6, 3)
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match=r"m = 4 is above the rank of similarity \(3\)"):
@@ -221,7 +221,7 @@ def test_what_has_no_answer_is_refused():
         log_probability_mdpp(c, [6])
 
 
-def test_qualities_beyond_all_weights() -> None:
+def test_qualities_too_large_for_weights_are_refused() -> None:
     with pytest.raises(ValueError, match=r"quality is too large .* 1\.7e\+308"):
         sample_mdpp(
             np.eye(3),
@@ -232,7 +232,7 @@ def test_qualities_beyond_all_weights() -> None:
         )
 
 
-def test_rounding_is_no_rank():
+def test_rounding_does_not_add_rank():
     for seed in range(50):
         rng = np.random.default_rng(seed)
         rows = rng.normal(size=(6, 2))

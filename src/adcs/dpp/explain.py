@@ -71,6 +71,11 @@ class Pick:
     nearest, similarity
         The chosen row with the largest |C|, and the entry of C, negative if the two are opposite;
         None if it is the only chosen row.
+
+    Examples
+    --------
+    >>> explain([[1.0, 0.6], [0.6, 1.0]], [0]).picks[0].row
+    0
     """
 
     row: int
@@ -103,6 +108,12 @@ class Miss:
     with_quality
         Whether it would have been chosen with the best quality among the chosen, losing ties;
         False if its own quality is at least that.
+
+    Examples
+    --------
+    >>> miss = explain([[1.0, 0.6], [0.6, 1.0]], [0], quality=[2.0, 1.0], theta=0.5).left_out[0]
+    >>> miss.row, miss.winner, miss.reason, miss.with_quality
+    (1, 0, 'quality', False)
     """
 
     row: int
@@ -119,7 +130,11 @@ class Miss:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The picks in their order, and the rows left out by index."""
+    """The picks in their order, and the rows left out by index.
+
+    >>> [miss.row for miss in explain([[1.0, 0.6], [0.6, 1.0]], [0]).left_out]
+    [1]
+    """
 
     picks: tuple[Pick, ...]
     left_out: tuple[Miss, ...]
@@ -147,7 +162,7 @@ def explain(
         As it was given to `greedy_map_trusted`; None means that C is as exact as its type.
     constraints
         As they were given to the search. Rows are not compared with required rows, which are
-        chosen whatever their score.
+        chosen whatever their score. Given rows are neither picks nor left out.
 
     Returns
     -------
@@ -175,7 +190,8 @@ def explain(
     constraints = constraints or Constraints()
     floor = scoring.floor + scoring.kernel_error
     required = np.isin(chosen, np.asarray(constraints.required, dtype=np.intp))
-    squares, own = _residuals(c, chosen, required, floor)
+    given = constraints.resolve(n, chosen.size).given
+    squares, own = _residuals(c, chosen, required, given, floor)
     scores = _diversity(squares, theta, floor)
     quality_terms = scoring.quality_term(q)
     abs_similarity = np.abs(c[:, chosen])
@@ -214,7 +230,7 @@ def explain(
     orthogonal: NDArray[np.bool_] = np.any(if_orthogonal, axis=0)
     tied: NDArray[np.bool_] = competing[-1] & (np.abs(behind[-1]) <= margin[-1])
     left_out = []
-    for row in np.setdiff1d(np.arange(n), chosen).tolist():
+    for row in np.setdiff1d(np.arange(n), np.append(chosen, given)).tolist():
         step = int(lost[:, row].argmin())
         reason: Reason = "quality"
         if never_candidate[row] or search.ruled_out(row):
@@ -288,7 +304,10 @@ class _Search:
                 assert rules.groups is not None
                 labels = list(rules.groups)
                 codes = dict(zip(labels, resolved.codes.tolist(), strict=True))
-                left = {label: int(resolved.caps[code]) for label, code in codes.items()}
+                # The caps of the constraints count given rows, the resolved ones do not.
+                size = resolved.caps.size
+                limits = resolved.caps + np.bincount(resolved.codes[resolved.given], minlength=size)
+                left = {label: int(limits[code]) for label, code in codes.items()}
                 left[labels[row]] -= 1  # its slot in the group stays used
                 caps = left
             others = replace(
@@ -322,7 +341,11 @@ def _distinct(indices: ArrayLike, n: int) -> IndexArray:
 
 
 def _residuals(
-    c: Float64Array, chosen: IndexArray, required: NDArray[np.bool_], floor: float
+    c: Float64Array,
+    chosen: IndexArray,
+    required: NDArray[np.bool_],
+    given: IndexArray,
+    floor: float,
 ) -> tuple[Float64Array, list[bool]]:
     """Return every row's r^2 before each pick, and which picks added a direction.
 
@@ -333,6 +356,9 @@ def _residuals(
     basis = np.zeros((0, n))
     first = True
     table, own = np.empty((m, n)), []
+    for row in given.tolist():
+        if squares[row] > floor:
+            squares, basis = _project_out(c, squares, basis, row)
     for step, row in enumerate(chosen.tolist()):
         if squares[row] <= floor and not required[step]:
             # No candidate added a direction: the search was restarted.
@@ -341,10 +367,16 @@ def _residuals(
         fresh = bool(squares[row] > floor)
         own.append(first and fresh)
         if fresh:  # A required row may add no direction.
-            part = (c[row] - basis[:, row] @ basis) / np.sqrt(squares[row])
-            basis = np.vstack([basis, part])
-            squares = np.maximum(squares - part**2, 0.0)
+            squares, basis = _project_out(c, squares, basis, row)
     return table, own
+
+
+def _project_out(
+    c: Float64Array, squares: Float64Array, basis: Float64Array, row: int
+) -> tuple[Float64Array, Float64Array]:
+    """Return every row's r^2 and the coordinates after a row is added to the basis."""
+    part = (c[row] - basis[:, row] @ basis) / np.sqrt(squares[row])
+    return np.maximum(squares - part**2, 0.0), np.vstack([basis, part])
 
 
 def _diversity(squares: Float64Array, theta: float, floor: float) -> Float64Array:

@@ -37,6 +37,11 @@ class FacilityResult:
         any other row that is not a candidate.
     cost
         The sum over candidates of the distance to the nearest chosen or given row.
+
+    Examples
+    --------
+    >>> facility_location([[0.0, 2.0], [2.0, 0.0]], 1).cost
+    2.0
     """
 
     indices: IndexArray

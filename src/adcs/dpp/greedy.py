@@ -2,11 +2,12 @@
 
 Each step adds the row with the largest gain, in O(m^2 N) altogether (Chen, Zhang and Zhou 2018,
 "Fast greedy MAP inference for determinantal point process"). Three searches find the same picks.
-The sizes decide which one runs, and docs/benchmarks.md has the measurements:
+The size decides which one runs, and docs/benchmarks.md has the measurements:
 
 - `_pivoted_cholesky`, LAPACK's, for a kernel of at most 64 rows without constraints.
-- `_DenseSearch`, over all rows of a kernel.
-- `adcs.dpp.greedy_lazy.LazySearch`, over features, without a kernel.
+- `_DenseSearch`, over all rows of a kernel, otherwise.
+- `adcs.dpp.greedy_lazy.LazySearch`, over a kernel of more than 1,024 rows if quality counts or
+  many rows are chosen, and over features without forming their kernel.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from scipy.linalg.lapack import dpstrf
 
 from adcs._types import Float64Array, IndexArray
 from adcs.dpp.constraints import Constraints, ResolvedConstraints
-from adcs.dpp.greedy_lazy import FeatureRows, LazySearch
+from adcs.dpp.greedy_lazy import FeatureRows, KernelRows, LazySearch
 from adcs.dpp.kernel import as_quality, as_similarity, check_m, check_theta, combine, total
 from adcs.dpp.tolerances import EXCLUDED, LOWEST_SCORE, Scoring, best_row, tie_order
 
 _NO_CONSTRAINTS = Constraints()
 _SMALL = 64  # up to this many rows the kernel is formed, and pivoted Cholesky is tried first
 _LARGE = 1024  # up to this many rows the kernel is formed if at least half of them are chosen
+_MANY = 300  # from this many picks the lazy search over a large kernel pays at theta = 0
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,9 @@ def _search_kernel(
             return _selection(picks, quality, scoring)
     resolved = constraints.resolve(n, m)
     most = m + resolved.given.size
+    if n > _LARGE and (scoring.theta > 0.0 or m >= _MANY):
+        rows = KernelRows(c)
+        return _run(lambda: LazySearch(rows, scoring, quality, most), quality, scoring, resolved, m)
     return _run(lambda: _DenseSearch(c, scoring, quality, most), quality, scoring, resolved, m)
 
 

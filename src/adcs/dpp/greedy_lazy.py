@@ -1,4 +1,4 @@
-"""Greedy search over features that looks at few rows, without a kernel.
+"""Greedy search that looks at few rows, of a kernel or of features.
 
 A residual only shrinks as rows are chosen, so an earlier score is an upper bound on the present
 one. The pool holds the rows with the best bounds, and their residuals are updated at every pick.
@@ -10,25 +10,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import solve_triangular
 
 from adcs._types import Float64Array, FloatArray, IndexArray
 from adcs.dpp.kernel import as_table, similarity, unit_rows
 from adcs.dpp.tolerances import EXCLUDED, Scoring, preferred_to, tie_order, tie_winner
 
 _CHUNK = 1 << 21  # bytes of rows in one matrix product: small enough to stay in cache
-_POOL = 1 << 20  # the most entries of the rows in the pool
+_POOL = 1 << 20  # the most entries of the feature rows in the pool
+_KERNEL_POOL = 256  # the fewest rows of a kernel in the pool
 _SMALL_NORM, _LARGE_NORM = 1e-24, 1e24  # squared norms between which float32 cannot overflow
 _QUANTILE_SAMPLE = 1 << 16  # this many scores are enough to estimate a quantile
 _REFILL_INTERVAL = 16  # picks between refills; below it, a refill looks at more rows
 _CLOSE_CALLS = 64  # ties per pick that float32 cannot decide, from which float64 pays
 
 
+class Rows(Protocol):
+    """N unit rows, an orthonormal basis of the chosen ones, and a pool of rows."""
+
+    n: int
+    pool_size: int
+    chunk: int  # how many rows to project at a time
+
+    def restart(self, m: int) -> None:
+        """Discard the basis; at most m vectors will follow."""
+
+    def load(self, slots: IndexArray, rows: IndexArray) -> None:
+        """Copy rows into slots of the pool."""
+
+    def extend_basis(
+        self, slot: int, row: int, square: float
+    ) -> tuple[float, Float64Array, Float64Array | None]:
+        """Add a row of the pool to the basis.
+
+        Returns its r^2, by how much that of each row of the pool shrinks, and the error of that,
+        None if it is exact.
+        """
+
+    def is_significant(self, slot: int, row: int, square: float, scoring: Scoring) -> bool:
+        """Return whether a small r^2 of a row of the pool is more than rounding."""
+
+    def exact_squares(self, rows: IndexArray, bound: Float64Array) -> Float64Array:
+        """Return r^2 of rows of the pool in float64; bound is what the pool has for them."""
+
+    def projections(self, rows: IndexArray, start: int) -> tuple[Float64Array, Float64Array | None]:
+        """Return the squared norms of rows along the basis from start on, and their error."""
+
+    def use_float64(self) -> bool:
+        """Use float64 for all rows from now on; return False if it is used already."""
+
+
 class LazySearch:
-    """Greedy search over feature rows.
+    """Greedy search over rows.
 
     Examples
     --------
@@ -39,7 +76,7 @@ class LazySearch:
     (1, 1.0)
     """
 
-    def __init__(self, rows: FeatureRows, scoring: Scoring, quality: Float64Array, m: int) -> None:
+    def __init__(self, rows: Rows, scoring: Scoring, quality: Float64Array, m: int) -> None:
         rows.restart(m)
         n, size = rows.n, rows.pool_size
         self._rows, self._scoring = rows, scoring
@@ -82,7 +119,7 @@ class LazySearch:
             if self._is_dependent(slot):
                 yield row, 0.0
                 continue
-            square, shrink, error = self._rows.extend_basis(row)
+            square, shrink, error = self._rows.extend_basis(slot, row, square)
             self._square -= shrink
             if error is not None:
                 self._square += error
@@ -97,7 +134,7 @@ class LazySearch:
         large = square >= scoring.recheck_threshold(self._smallest)
         if square <= scoring.floor or large or not self._k:
             return square <= scoring.floor
-        return not self._rows.exact_square(int(self._row[slot])) > scoring.floor
+        return not self._rows.is_significant(slot, int(self._row[slot]), square, scoring)
 
     def _best_slot(self) -> int | None:
         """Return the pool slot of the best candidate, after a refill if needed; None if none."""
@@ -265,8 +302,85 @@ class LazySearch:
         self._weight[slots] = EXCLUDED
 
 
+class KernelRows:
+    """Rows known by their kernel C: a Cholesky factorisation, a column for each row.
+
+    Examples
+    --------
+    >>> rows = KernelRows(np.array([[1.0, 0.6], [0.6, 1.0]]))
+    >>> rows.restart(m=2)
+    >>> rows.load(np.array([0, 1]), np.array([0, 1]))
+    >>> rows.extend_basis(0, 0, 1.0)[1]
+    array([1.  , 0.36])
+    """
+
+    def __init__(self, kernel: Float64Array) -> None:
+        self.n = self.chunk = kernel.shape[0]
+        self.pool_size = min(self.n, _KERNEL_POOL + self.n // 32)
+        self._c = kernel
+        self._held = np.zeros(self.pool_size, dtype=np.intp)
+
+    def restart(self, m: int) -> None:
+        """Discard the basis."""
+        self._k = self._known = 0
+        self._chosen = np.zeros(m, dtype=np.intp)
+        self._factor = np.zeros((m, m))
+        self._pool = np.empty((m, self._held.size))
+        self._all = np.empty((m, self.n))
+
+    def load(self, slots: IndexArray, rows: IndexArray) -> None:
+        """Copy the coordinates of rows into slots of the pool."""
+        self._held[slots] = rows
+        if self._k:
+            self._pool[: self._k, slots] = self._all[: self._k].take(rows, axis=1)
+
+    def extend_basis(
+        self, slot: int, row: int, square: float
+    ) -> tuple[float, Float64Array, Float64Array | None]:
+        """Add a row of the pool to the basis."""
+        k, root = self._k, square**0.5
+        own, new = self._pool[:k, slot], self._pool[k]
+        self._chosen[k] = row
+        self._factor[k, :k] = own
+        self._factor[k, k] = root
+        np.dot(own, self._pool[:k], out=new)
+        np.subtract(self._c[row].take(self._held), new, out=new)
+        new /= root
+        self._k += 1
+        return square, new * new, None
+
+    def is_significant(self, slot: int, row: int, square: float, scoring: Scoring) -> bool:
+        """Return whether a small r^2 of a row of the pool is more than rounding."""
+        k = self._k
+        coefficients = solve_triangular(
+            self._factor[:k, :k], self._pool[:k, slot], trans=1, lower=True, check_finite=False
+        )
+        return scoring.is_significant(square, coefficients)
+
+    def exact_squares(self, rows: IndexArray, bound: Float64Array) -> Float64Array:
+        """Return the bound, which is exact."""
+        return bound
+
+    def projections(self, rows: IndexArray, start: int) -> tuple[Float64Array, Float64Array | None]:
+        """Return the squared norms of rows along the basis from start on."""
+        old, k = self._known, self._k
+        if old < k:
+            block = self._c[self._chosen[old:k]]
+            block -= self._factor[old:k, :old] @ self._all[:old]
+            self._all[old:k] = solve_triangular(
+                self._factor[old:k, old:k], block, lower=True, check_finite=False
+            )
+            self._known = k
+        part = self._all[start:k]
+        return np.einsum("ij,ij->j", part, part)[rows], None
+
+    def use_float64(self) -> bool:
+        """Return False: everything is in float64 from the start."""
+        return False
+
+
 class FeatureRows:
-    """N feature rows, an orthonormal basis of the chosen ones, and a pool of unit rows.
+    """Rows given as vectors.
 
     No N x N or N x m array is formed, nor a copy of the rows. The basis is in float64. Rows are
     multiplied in float32, with a bound on the error, until that is not exact enough.
@@ -275,8 +389,10 @@ class FeatureRows:
     --------
     >>> rows = FeatureRows([[3.0, 4.0], [0.0, 2.0]])
     >>> rows.restart(m=2)
-    >>> round(rows.extend_basis(0)[0], 12), round(rows.exact_square(1), 12)
-    (1.0, 0.36)
+    >>> round(rows.extend_basis(0, 0, 1.0)[0], 12)
+    1.0
+    >>> rows.exact_squares(np.array([1]), np.ones(1)).round(12)
+    array([0.36])
     """
 
     def __init__(self, features: ArrayLike, *, unit: bool = False, name: str = "features") -> None:
@@ -288,8 +404,8 @@ class FeatureRows:
         if unit and not np.allclose(squares, 1.0, rtol=0.0, atol=1e-2):
             worst = int(np.abs(squares - 1.0).argmax())
             raise ValueError(
-                f"{name} must have length one where unit=True: "
-                f"row {worst} has length {float(np.sqrt(squares[worst])):g}"
+                f"{name} must have norm one if unit=True: "
+                f"row {worst} has norm {float(np.sqrt(squares[worst])):g}"
             )
         self.n, self._d = rows.shape
         most = max(4, _POOL // self._d)
@@ -326,12 +442,10 @@ class FeatureRows:
         block *= (1.0 / np.sqrt(self._squared_norms[rows])).astype(np.float32, copy=False)[:, None]
         self._pool[slots] = block
 
-    def extend_basis(self, row: int) -> tuple[float, Float64Array, Float64Array | None]:
-        """Add a row to the basis.
-
-        Returns its r^2, by how much that of each row of the pool shrinks, and the error of that,
-        None if it is exact.
-        """
+    def extend_basis(
+        self, slot: int, row: int, square: float
+    ) -> tuple[float, Float64Array, Float64Array | None]:
+        """Add a row of the pool to the basis."""
         k = self._k
         vector = self._residual(row)
         square = float(vector @ vector)
@@ -343,10 +457,10 @@ class FeatureRows:
         shrink = (self._pool @ self._basis32[k]).astype(np.float64) ** 2
         return square, shrink, self._error(1, shrink)
 
-    def exact_square(self, row: int) -> float:
-        """Return r^2 of a row, exact also where it is small."""
+    def is_significant(self, slot: int, row: int, square: float, scoring: Scoring) -> bool:
+        """Return whether a small r^2 of a row of the pool is more than rounding."""
         vector = self._residual(row)
-        return float(vector @ vector)
+        return float(vector @ vector) > scoring.floor
 
     def exact_squares(self, rows: IndexArray, bound: Float64Array) -> Float64Array:
         """Return r^2 of rows of the pool in float64; bound is what the pool has for them."""

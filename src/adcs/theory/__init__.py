@@ -1,4 +1,4 @@
-"""The paper's theory as functions: bounds one can compute, assumptions one can check."""
+"""The paper's theory as functions: bounds, checks of their assumptions, and certificates."""
 
 from adcs.theory.bias import bias, general_bound, share_bound
 from adcs.theory.certificate import Certificate, certify, least_gain

@@ -1,9 +1,9 @@
-"""How far a chosen set can be from the best one: upper bounds on the optimum, the least of them.
+"""Certificates: upper bounds on the optimum, and the distance of a chosen set from them.
 
 The objective F(S) = (1 - theta) log det C_S + theta sum q is submodular with F(empty) = 0: the gain
-of a row only shrinks as the set grows. It is monotone only where no gain is ever negative, and
-log det of a similarity is not: with ones on the diagonal every gain of it is at most zero. So the
-usual bound, F(S) plus the m largest remaining gains, is wrong here. These hold always:
+of a row only shrinks as the set grows. It is monotone only if no gain is negative, but with
+ones on the diagonal every gain of log det is at most zero. So the usual bound, F(S) plus the m
+largest remaining gains, does not hold here. These always hold:
 
 singletons   F(T) <= sum over T of F({i}): the m largest theta q_i (Hadamard).
 eigenvalues  log det L_T is at most the sum of the m largest log eigenvalues of L = Q C Q
@@ -24,7 +24,7 @@ complement of gamma C_S C_S in the matrix is the identity (K. M. Anstreicher, "E
 maximum-entropy sampling problems", Operations Research 68, 2020). Hence the maximum of
 (1 - theta) phi(x) + theta q x over fractional x is at least that over sets. A concave function lies
 under its tangents, so every x visited on the way gives a valid bound, at the vertex where the
-tangent is largest: nothing has to converge.
+tangent is largest, and convergence is not needed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _STEPS = 30  # of Frank-Wolfe
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a chosen set is worth, and what no set of its size can exceed.
+    """The objective of a chosen set, and an upper bound for all sets of its size.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Certificate:
     upper
         The least of the bounds on the optimum.
     bounds
-        Every bound by its name; inf where it says nothing.
+        Every bound by its name; inf if it does not apply.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Certificate:
 
     @property
     def gap(self) -> float:
-        """At most so many nats from optimal."""
+        """The largest possible distance from the optimum, in nats."""
         return self.upper - self.objective if self.upper > self.objective else 0.0
 
     @property
@@ -108,7 +108,7 @@ def certify(
     similarity
         The kernel C, ones on its diagonal.
     chosen
-        The set, found by whatever means.
+        The set, found by any method.
     quality, theta
         As the set was chosen with.
 
@@ -135,7 +135,7 @@ def certify(
         bounds["gains"] = min(_gains(c, q, theta, m, index), _gains(c, q, theta, m, np.arange(n)))
         bounds["greedy"] = _greedy(c, q, theta, m)
         bounds["relaxation"] = _relaxed_optimum(c, m, q, theta)
-    # What goes through linear algebra is rounded, and a bound must not be too low.
+    # Linear algebra is rounded, and a bound must not be too low.
     for name, bound in list(bounds.items())[1:]:
         if math.isfinite(bound):
             bounds[name] = bound + _ALLOWANCE * max(1.0, abs(bound))
@@ -157,8 +157,8 @@ def least_gain(
 
         max F <= m g + (F(S) - m g) / (1 - 1/e),
 
-    whatever the sign of g. With g = 0 it is the familiar statement; where g is very negative, as
-    for similar rows, it is valid and says little.
+    whatever the sign of g. With g = 0 it is the usual statement. If g is very negative, as for
+    similar rows, the bound is valid but loose.
 
     Examples
     --------
@@ -186,7 +186,7 @@ def _eigenvalues(c: Float64Array, q: Float64Array, theta: float, m: int) -> floa
 
 def _top_logs(kernel: Float64Array, m: int) -> float:
     values = np.linalg.eigvalsh(kernel)
-    # Computed eigenvalues err by this much; a bound must not be too low.
+    # Computed eigenvalues have this error, and a bound must not be too low.
     values = np.maximum(values, 0.0) + kernel.shape[0] * np.finfo(np.float64).eps * values[-1]
     return _top(np.log(values), m)
 
@@ -221,7 +221,7 @@ def _last_gains(c: Float64Array, q: Float64Array, theta: float) -> Float64Array:
 
 
 def _greedy(c: Float64Array, q: Float64Array, theta: float, m: int) -> float:
-    """Return what greedy's guarantee says about the optimum."""
+    """Return the bound on the optimum that follows from greedy's guarantee."""
     least = float(_last_gains(c, q, theta).min())
     if not math.isfinite(least):
         return math.inf

@@ -1,16 +1,16 @@
-"""Theorem 1: the bias of ADCS where updates form clusters; its assumption, checked.
+"""Theorem 1: a bound on the bias if updates form clusters, and a check of its assumption.
 
 The clusters C_1 .. C_K have representatives c_k. r is how far an update lies from its own, mu the
-largest |cosine| between two of them, kappa the smallest of their norms. Assumption 1 asks that mu
-and r be small. Then every exact MAP cohort of m <= K clients takes m distinct clusters, and
+largest |cosine| between two of them, kappa the smallest of their norms. Assumption 1 requires
+small mu and r. Then every exact MAP cohort of m <= K clients takes m distinct clusters, and
 
     ||g_S - g_N|| <= || sum_k (1{k in T}/m - n_k/N) c_k || + 2 r,
 
 T being the clusters taken. With weights p, 1/m and n_k/N become the cluster's weight in the cohort
-and in the population; who is chosen does not depend on p, so nothing else changes.
+and in the population; the choice does not depend on p, so nothing else changes.
 
-Nothing in the last step uses that the clusters are distinct. With A_k, the weight of cluster k in
-the cohort as it is, and a_i - p_i as in `adcs.theory.bias`,
+The last step of the proof does not need distinct clusters. With A_k, the weight of cluster k in
+the cohort, and a_i - p_i as in `adcs.theory.bias`,
 
     ||g_S - g_N|| <= || sum_k (A_k - P_k) c_k || + r sum_i |a_i - p_i|
 
@@ -64,11 +64,15 @@ ROTATIONS = 99
 """How many random rotations a cut must beat."""
 
 EXACT = 1e-9
-"""Distances and silhouettes this close to those of copies are taken for theirs."""
+"""Distances and silhouettes this close to those of identical updates count as equal to them."""
 
 
 class Condition(NamedTuple):
-    """One inequality, `value` below `limit`; the margin is what is left, negative if it fails."""
+    """One inequality, `value` below `limit`.
+
+    >>> print(Condition("r < kappa", 2.0, 1.5, holds=False))
+    r < kappa fails by 0.5 (2 against 1.5)
+    """
 
     name: str
     value: float
@@ -77,7 +81,7 @@ class Condition(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """What separates the value from its limit."""
+        """The limit minus the value, negative if the condition fails."""
         return self.limit - self.value
 
     def __str__(self) -> str:
@@ -89,7 +93,7 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class ClusterCheck:
-    """Theorem 1 on one federation: its quantities, conditions, bound, and what is true.
+    """Theorem 1 on one federation: its quantities, conditions and bound, and the actual bias.
 
     Attributes
     ----------
@@ -104,23 +108,29 @@ class ClusterCheck:
     log_q_m
         log Q_m, the largest product of m clusters' best w; nan if m > K.
     rho
-        sqrt(1 - (m - 1) mu) - 2 r sqrt(m) / kappa; nan where there is no such root.
+        sqrt(1 - (m - 1) mu) - 2 r sqrt(m) / kappa; nan if there is no such root.
     r_star
-        The r up to which distinct clusters win for certain; nan where it is not defined.
+        The r up to which distinct clusters always win; nan if it is not defined.
     conditions
-        The theorem's conditions. Those on r that need mu < 1/(m-1), or m <= K, to have a meaning
-        are left out where it fails.
+        The theorem's conditions. Conditions on r that are defined only if mu < 1/(m-1), or m <= K,
+        are left out if that fails.
     distinct
         Whether the cohort takes m distinct clusters.
     bound
         The right-hand side of Theorem 1 at this cohort. It is guaranteed if `distinct`.
     mass_bound
-        The bound from the cohort's cluster weights as they are, which always holds.
+        The bound from the cohort's cluster weights, which always holds.
     bias
         ||g_S - g_N||.
     slack
-        How far rounding may have put the bound below its true value: a bias is above the bound
-        for certain only if it exceeds `bound + slack`.
+        The largest error of the bound by rounding: a bias is certainly above the bound only if it
+        exceeds `bound + slack`.
+
+    Examples
+    --------
+    >>> check = check_clusters([[1.0, 0.0], [0.0, 1.0]], m=2, labels=["a", "b"])
+    >>> check.distinct, check.bias, check.failed
+    (True, 0.0, ())
     """
 
     labels: IndexArray
@@ -151,7 +161,7 @@ class ClusterCheck:
 
     @property
     def verdict(self) -> str:
-        """What follows, in words."""
+        """The result as text."""
         m = self.chosen.size
         if self.holds:
             first = f"Theorem 1 applies: every exact MAP cohort of {m} takes {m} distinct clusters."
@@ -184,26 +194,25 @@ def check_clusters(
     Parameters
     ----------
     updates
-        N x d, a row for each client; or else `gram`.
+        N x d, one row for each client; or pass `gram`.
     m
         Cohort size.
     gram
-        N x N inner products of updates, in place of them.
+        N x N inner products of updates, instead of them.
     labels
         The cluster of each client; None finds clusters (see `find_clusters`), and it is an error
         if there is no cluster structure.
     representatives
         The vectors c_k, K x d, in the order of sorted labels; with `gram`, K x N coefficients
-        over the updates. None takes each cluster's mean.
+        over the updates. None means each cluster's mean.
     quality, theta
         Quality scores q and their weight in the objective, below 1.
     weights
-        The clients' weights p; None is uniform.
+        The clients' weights p; None means uniform.
     chosen
-        The cohort; None finds an exact MAP solution, which is meant for N up to about 30.
+        The cohort; None finds an exact MAP solution, which is suitable for N up to about 30.
     rounding
-        The relative error of the entries of `gram` as they are given; that of float64 arithmetic
-        is added to it.
+        The relative error of the given entries of `gram`; that of float64 arithmetic is added.
 
     Examples
     --------
@@ -257,7 +266,7 @@ def check_clusters(
     a = cohort_shares(index, n, p)
     taken = np.unique(codes[index])
     distinct = taken.size == m
-    # Theorem 1 as it stands gives 1/m to each cluster taken; with weights, the member's share.
+    # Theorem 1 gives 1/m to each cluster taken; with weights, the member's weight.
     share = member @ a if distinct else np.isin(np.arange(k), taken) / m
     norm = quadratic(inner, share - member @ p)
     return ClusterCheck(
@@ -277,7 +286,7 @@ def check_clusters(
         bias=selection_bias(matrix, a, p),
         slack=error.of(norm, share - member @ p)
         + 2.0 * error.r
-        # The shares themselves are rounded, which counts where their differences are zero.
+        # The weights themselves are rounded, which matters if their differences are zero.
         + 4.0 * UNIT * float((a + p) @ np.sqrt(matrix.diagonal())),
     )
 
@@ -316,7 +325,7 @@ def _representatives(
     codes: IndexArray,
     rounding: float,
 ) -> tuple[Float64Array, float, _Error]:
-    """Return the inner products <c_k, c_l>, r, and how far rounding may have changed them."""
+    """Return the inner products <c_k, c_l>, r, and bounds on their rounding errors."""
     k, n = mass.shape
     rows = None if updates is None else as_rows(updates).astype(np.float64, copy=False)
     given = mass / mass.sum(axis=1, keepdims=True)
@@ -329,7 +338,7 @@ def _representatives(
         given = given @ rows
     eps = rounding + (2 * n + (0 if rows is None else rows.shape[1])) * UNIT
     if rows is not None:
-        # Not from inner products: those of nearly equal vectors lose half of the digits.
+        # Not from inner products, which lose half of the digits for nearly equal vectors.
         sizes = row_norms(given)
         largest = float(row_norms(rows).max() + sizes.max())
         r = float(row_norms(rows - given[codes]).max())
@@ -344,7 +353,7 @@ def _representatives(
 
 
 def _separation(inner: Float64Array) -> float:
-    """Return mu; one cluster has no pair, and a representative without direction has no cosine."""
+    """Return mu; 0 for one cluster, and representatives of norm zero do not count."""
     norms = np.sqrt(np.maximum(inner.diagonal(), 0.0))
     kept = norms > 0.0
     if np.count_nonzero(kept) < 2:
@@ -392,7 +401,11 @@ def _conditions(
 
 
 class StrongClusterBounds(NamedTuple):
-    """Corollary 1: Theorem 1's bound and the general one, side by side."""
+    """Corollary 1: Theorem 1's bound and the general one, side by side.
+
+    >>> StrongClusterBounds(cluster=0.3, general=0.7).cluster
+    0.3
+    """
 
     cluster: float
     general: float
@@ -419,15 +432,15 @@ def find_clusters(
 ) -> IndexArray | None:
     """Return a cluster for each client, 0 .. K-1, or None if there is no cluster structure.
 
-    Only directions count. Updates that all point the same way are one cluster; otherwise K is at
-    least 2. The same updates give the same answer: the rotations are seeded.
+    Only directions count. Updates with the same direction are one cluster; otherwise K is at least
+    2. The rotations are seeded, so the same updates give the same result.
 
     Parameters
     ----------
     updates, gram
         Updates, a row for each client, or their inner products.
     k
-        Number of clusters, whether there is structure or not; None finds it.
+        Number of clusters, whether there is structure or not; None determines it.
 
     Examples
     --------
@@ -449,7 +462,7 @@ def find_clusters(
     tree = _tree(distances)
     if k is None:
         found, silhouette = _best_cut(distances, tree)
-        # Copies leave a rotation nothing to beat, and no noise makes them.
+        # Clusters of identical updates have silhouette 1, which noise never has.
         if found is None or (
             silhouette < 1.0 - EXACT
             and any(
@@ -467,7 +480,7 @@ def _tree(distances: Float64Array) -> Float64Array:
 
 
 def _cut(tree: Float64Array, k: int) -> IndexArray:
-    """Return the k clusters of a tree, named in the order of their first client."""
+    """Return the k clusters of a tree, numbered in the order of their first client."""
     n = tree.shape[0] + 1
     codes: IndexArray = np.arange(n)
     for merge, (one, other) in enumerate(tree[: n - k, :2].astype(np.intp)):
@@ -478,12 +491,12 @@ def _cut(tree: Float64Array, k: int) -> IndexArray:
 
 
 def _best_cut(distances: Float64Array, tree: Float64Array) -> tuple[int | None, float]:
-    """Return K and the mean silhouette of the best cut that is substantial; None, 0 if none is.
+    """Return K and the mean silhouette of the best substantial cut, or None and 0.
 
     A client's silhouette is (b - a) / max(a, b), with a its mean distance to the others of its
-    own cluster and b that to the nearest other cluster; a client alone has 0. Merges are followed
-    one by one. A merged cluster is no nearer to anybody than its two parts were, so b changes
-    only where one of these was the nearest.
+    own cluster and b that to the nearest other cluster; a client alone has 0. Merges are applied
+    one by one. A merged cluster is no nearer to a client than its two parts were, so b changes
+    only if one of these was the nearest.
     """
     n = distances.shape[0]
     mean = distances.copy()  # to each cluster, which is held in the column of one of its parts

@@ -1,6 +1,6 @@
-"""The theory beside a run: each round's bias against each bound, scheduler by scheduler.
+"""Compares a run with the theory: the bias of each round with each bound, for each scheduler.
 
-What a run's records must hold: `bias`, `gradient_norm`, `cohort_weights`, `gram` (the upper
+The run's records must hold `bias`, `gradient_norm`, `cohort_weights`, `gram` (the upper
 triangle of inner products between all clients' updates) and `batch_losses`.
 """
 
@@ -29,17 +29,17 @@ ROUNDING = 5e-6
 
 @dataclass(frozen=True)
 class Policy:
-    """How a scheduler chooses, as far as the theorems ask.
+    """The properties of a scheduler that the theorems depend on.
 
     Attributes
     ----------
     theta
-        Weight of quality; 0 where it plays no part, None where q is not to be had from records.
+        Weight of quality; 0 if it does not count, None if records do not hold q.
     quality
         The quality scores q, from the losses and the norms of the updates of all clients.
     unbiased
-        Whether cohorts are m clients drawn without replacement out of all of them, so that the
-        expected update is that of all.
+        Whether cohorts are m clients drawn without replacement from all clients, so that the
+        expected update is that of all clients.
     """
 
     theta: float | None = 0.0
@@ -49,7 +49,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Tables of the theory beside a run; None stands for what does not apply.
+    """Tables that compare a run with the theory; None means that a value does not apply.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Analysis:
         and measured, the mean of ||g_N||^2 over evaluated rounds. Here g is the mean of an
         update's E gradients, in the other two tables their sum, the update itself.
     notes
-        What the reader of the tables has to know.
+        Notes for the reader of the tables.
     """
 
     rounds: list[Row]
@@ -316,8 +316,8 @@ def _convergence(
     epsilon = 0.0 if unbiased else max(row["bias"] for _, row, _ in rounds) / steps
     variance = 0.0
     if unbiased:
-        places = int(config["m"])
-        variance = max(uniform_selection_variance(gram=g, m=places) for _, _, g in rounds)
+        cohort_size = int(config["m"])
+        variance = max(uniform_selection_variance(gram=g, m=cohort_size) for _, _, g in rounds)
         variance /= steps**2
     sigma = 0.0
     if config.get("local", "steps") != "full":
