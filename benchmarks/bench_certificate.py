@@ -19,12 +19,12 @@ from adcs.dpp.exact import exact_map
 from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import similarity, unit_rows
 from adcs.schedulers import Uniform
-from adcs.simulation.datasets.registry import load
+from adcs.simulation.datasets import load
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
+from adcs.simulation.local_training import Training
 from adcs.simulation.models import MLP
 from adcs.simulation.partition import make_partition
-from adcs.simulation.training import Training
 from adcs.theory import certify
 
 Instance = tuple[np.ndarray, np.ndarray]
@@ -57,7 +57,7 @@ class Updates:
         for _ in range(100):
             self.simulation.step()
         x, y = self.federation.batches(10**6 + self.simulation.server_round, np.arange(30))
-        ws = np.repeat(self.simulation.ws[:1], 30, axis=0)
+        ws = np.repeat(self.simulation.parameters[:1], 30, axis=0)
         losses, rows = self.model.stacked(ws, x, y)
         return rows.astype(np.float64), losses.astype(np.float64)
 

@@ -32,7 +32,7 @@ def gradients(simulation: Simulation, server_round: int) -> tuple[np.ndarray, np
     """All clients' updates on the batches of a round, and their losses."""
     everyone = np.arange(len(simulation.federation.clients))
     x, y = simulation.federation.batches(server_round, everyone)
-    ws = np.repeat(simulation.ws[:1], everyone.size, axis=0)
+    ws = np.repeat(simulation.parameters[:1], everyone.size, axis=0)
     losses, rows = simulation.model.stacked(ws, x, y)
     return rows.astype(np.float64), losses.astype(np.float64)
 
@@ -43,7 +43,7 @@ def mean_noise(simulation: Simulation, draws: int) -> dict[str, float]:
     full = np.array(
         [
             simulation.model.loss_and_gradient(
-                simulation.ws[0], *simulation.federation.all_of(client)
+                simulation.parameters[0], *simulation.federation.all_of(client)
             )[1]
             for client in clients
         ]

@@ -43,7 +43,7 @@ import numpy as np
 from adcs.dpp.facility_location import facility_location, pairwise_distances
 from adcs.dpp.greedy import greedy_map_features
 from adcs.experiments.config import Experiment
-from adcs.simulation.datasets.registry import from_arrays
+from adcs.simulation.datasets import from_arrays
 
 METHODS = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS")
 PLAIN = "PyTorch, loop over clients"
@@ -299,7 +299,7 @@ def memory() -> None:
         "from adcs.experiments.config import Experiment\n"
         "s = Experiment().simulation(0)\n"
         "for _ in range(250):\n"
-        "    (s.evaluate(), s.step(measured=True)) if s.round % 100 == 0 else s.step()\n"
+        "    (s.evaluate(), s.step(measured=True)) if s.server_round % 100 == 0 else s.step()\n"
         "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )
     output = subprocess.run(

@@ -19,7 +19,7 @@ import numpy as np
 from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import objective, similarity, unit_rows
 from adcs.reports.sketch import Sketcher
-from adcs.simulation.datasets.registry import load
+from adcs.simulation.datasets import load
 
 M, BATCH, RATE = 18, 16, 0.001
 SIZE = max(256, 8 * M)

@@ -333,6 +333,18 @@ def refuse_foreign(path: Path, ours: Collection[str]) -> None:
         raise FileExistsError(f"{path} is not empty and holds no run; choose another folder")
 
 
+def next_folder(base: Path, name: str) -> Path:
+    """Return the first of name-1, name-2, ... that does not exist under base.
+
+    >>> next_folder(Path("nowhere"), "compare").name
+    'compare-1'
+    """
+    count = 1
+    while (base / f"{name}-{count}").exists():
+        count += 1
+    return base / f"{name}-{count}"
+
+
 def plain(value: Any) -> Any:
     """Return a value as JSON holds it: arrays as lists, NaN and infinities as null.
 

@@ -24,14 +24,13 @@ from adcs.cli import compare as compare_module
 from adcs.cli.app import app
 from adcs.cli.options import merged
 from adcs.experiments import console as console_module
-from adcs.experiments.beyond.protocol import BeyondPlan
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import plain_log
-from adcs.experiments.folders import create_run
-from adcs.experiments.replay import replay
+from adcs.experiments.explain import replay
+from adcs.experiments.runner import create_run
 from adcs.experiments.specs import NAMES
 from adcs.run_folder import RunFolder
-from adcs.simulation.datasets.registry import DataUnavailable
+from adcs.simulation.datasets import DataUnavailable
 from adcs.simulation.network import NetworkSettings
 
 # A shell's background jobs ignore Ctrl-C, and hand that on: the handler is set explicitly.
@@ -201,37 +200,6 @@ def test_theory_of_a_run_that_diverged(tmp_path: Path) -> None:
     result = adcs("theory", tmp_path / "wild")
     assert result.exit_code == 0, result.output
     assert "not finite are left out: Uniform, seed 0, from round" in result.stdout
-
-
-def test_reproduce_makes_a_shared_run_once(tmp_path: Path) -> None:
-    out = tmp_path / "paper"
-    quick = ["--rounds", 20, "--data", "digits", "--jobs", 2]
-    result = adcs("reproduce", "kernels", *quick, "--out", out)
-    assert result.exit_code == 0, result.output
-    assert (out / "figures" / "kernels-dpp-loss.pdf").is_file()
-    assert (
-        "not the paper's setting (rounds = 20, data = digits)" in (out / "summary.md").read_text()
-    )
-    assert "This is not the paper's setting (rounds = 20, data = digits)" in result.stderr
-    records = out / "kernels" / "records" / "seed0-pass0.jsonl"
-    before = records.stat().st_mtime_ns
-    again = adcs("reproduce", "kernels", "--resume", out)
-    assert again.exit_code == 0
-    assert records.stat().st_mtime_ns == before
-    assert "did you mean figure-1" in refused(adcs("reproduce", "figur-1", "--out", tmp_path / "x"))
-    assert not (tmp_path / "x").exists()
-
-
-def test_reproduce_names_what_there_is(tmp_path: Path) -> None:
-    sentence = refused(adcs("reproduce", "foo", "--out", tmp_path / "x"))
-    assert sentence.endswith("bias, kernels, all, beyond")
-    other = "beyond goes into a folder of its own: reproduce figure-1 by another command"
-    assert other in refused(adcs("reproduce", "beyond", "figure-1", "--out", tmp_path / "x"))
-    plan = BeyondPlan(tmp_path / "beyond", ("beyond",), {"rounds": 30})
-    assert plan.caveat == "30 rounds a case are not the protocol's: this is a quick look."
-    plan._save()
-    assert other in refused(adcs("reproduce", "figure-1", "--resume", tmp_path / "beyond"))
-    assert not (tmp_path / "x").exists()
 
 
 def test_data_commands() -> None:
@@ -410,9 +378,8 @@ def test_a_folder_of_other_things_is_not_written_into(tmp_path: Path) -> None:
     folder = tmp_path / "home"
     folder.mkdir()
     (folder / "thesis.tex").write_text("mine")
-    for words in (["compare", *SMALL, *TWO], ["reproduce", "kernels", "--data", "digits"]):
-        sentence = refused(adcs(*words, "--out", folder))
-        assert sentence == f"adcs: {folder} is not empty and holds no run; choose another folder"
+    sentence = refused(adcs("compare", *SMALL, *TWO, "--out", folder))
+    assert sentence == f"adcs: {folder} is not empty and holds no run; choose another folder"
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
     (folder / "thesis.tex").unlink()
     (folder / "records").mkdir()  # as a crash right at the start leaves it
@@ -521,7 +488,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help_on_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for command in ("compare", "reproduce", "explain", "theory"):
+    for command in ("compare", "explain", "theory"):
         assert "…" not in adcs(command, "--help").stdout
     assert "--paper-literal-weights " in adcs("compare", "--help").stdout
 

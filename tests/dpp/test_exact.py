@@ -87,7 +87,7 @@ def test_equals_exhaustive_search_over_several_blocks(theta):
 @pytest.mark.parametrize("theta", [0.0, 0.4])
 def test_small_blocks_give_valid_bounds(monkeypatch, theta):
     # With blocks of three, nearly every correlation lies between blocks, also under caps.
-    monkeypatch.setattr("adcs.dpp.blocks._BLOCK", 3)
+    monkeypatch.setattr("adcs.dpp.exact_bounds._BLOCK", 3)
     labels = [0, 1, 2] * 4
     for seed in range(2):
         for m in (3, 5, 8):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from adcs.dpp import greedy
 from adcs.dpp.constraints import Constraints
+from adcs.dpp.exact import exact_map, improve
 from adcs.dpp.facility_location import facility_location, pairwise_distances
 from adcs.dpp.greedy import greedy_map, greedy_map_features
 from adcs.dpp.kernel import alpha, similarity, unit_rows
@@ -42,9 +43,9 @@ def objective(c: np.ndarray, q: np.ndarray, theta: float, rows: list[int]) -> fl
 def test_each_pick_is_the_best_with_given_and_earlier_picks(lazy: bool, problem: Any) -> None:
     rows, q, theta, held, m = problem
     c = similarity(unit_rows(rows))
-    limits = greedy._FEW, greedy._GRAM
+    limits = greedy._SMALL, greedy._LARGE
     if lazy:
-        greedy._FEW = greedy._GRAM = 0
+        greedy._SMALL = greedy._LARGE = 0
     try:
         constraints = Constraints(given=held)
         found = [
@@ -52,7 +53,7 @@ def test_each_pick_is_the_best_with_given_and_earlier_picks(lazy: bool, problem:
             greedy_map_features(rows, m, quality=q, theta=theta, constraints=constraints),
         ]
     finally:
-        greedy._FEW, greedy._GRAM = limits
+        greedy._SMALL, greedy._LARGE = limits
     for selection in found:
         assert selection.indices.size == selection.rank == m
         together = list(held)
@@ -69,6 +70,35 @@ def test_each_pick_is_the_best_with_given_and_earlier_picks(lazy: bool, problem:
             together.append(pick)
         added = objective(c, q, theta, together) - objective(c, q, theta, held)
         assert selection.objective == pytest.approx(added, abs=1e-8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems())
+def test_exact_search_and_swaps_count_given_rows(problem: Any) -> None:
+    rows, q, theta, held, m = problem
+    c = similarity(unit_rows(rows))
+    free = [i for i in range(len(rows)) if i not in held]
+    base = objective(c, q, theta, held)
+    best = max(objective(c, q, theta, [*held, *chosen]) - base for chosen in combinations(free, m))
+    constraints = Constraints(given=held)
+    exact = exact_map(c, m, quality=q, theta=theta, constraints=constraints)
+    assert not set(exact.indices.tolist()) & set(held)
+    assert exact.objective == pytest.approx(best, abs=1e-8)
+    start = greedy_map(c, m, quality=q, theta=theta, constraints=constraints)
+    swapped, gain = improve(start, c, quality=q, theta=theta, constraints=constraints)
+    assert swapped.objective == pytest.approx(start.objective + gain, abs=1e-8)
+    for out in swapped.indices.tolist():  # no swap is better
+        kept = [*held, *(i for i in swapped.indices.tolist() if i != out)]
+        for row in set(free) - set(swapped.indices.tolist()):
+            after = objective(c, q, theta, [*kept, row]) - base
+            assert after <= swapped.objective + 1e-8
+
+
+def test_exact_search_with_dependent_given_rows() -> None:
+    rows = np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 0.0, 3.0]])
+    found = exact_map(similarity(unit_rows(rows)), 1, constraints=Constraints(given=[0, 1]))
+    assert found.indices.tolist() == [3]
+    assert found.objective == pytest.approx(np.log(0.9))
 
 
 @settings(max_examples=40, deadline=None)

@@ -13,29 +13,27 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from adcs.dpp import greedy
-from adcs.dpp import row_sources as rows
+from adcs.dpp import greedy, greedy_lazy
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import greedy_map, greedy_map_features, greedy_map_trusted
 from adcs.dpp.kernel import objective, similarity, unit_rows
 from adcs.dpp.tolerances import Scoring
 
 THETAS = st.sampled_from([0.0, 0.2, 0.5, 0.8, 0.99, 1.0])
-PATHS = ("usual", "one by one", "lazy")
+PATHS = ("default", "dense", "lazy")
 
 
 @contextmanager
 def path(name: str, pool: int = 4) -> Iterator[None]:
     """Send small inputs through the search that large ones get, with a pool of a few rows."""
     with pytest.MonkeyPatch.context() as patch:
-        if name != "usual":
-            patch.setattr(greedy, "_TINY", 0)
+        if name == "dense":
+            patch.setattr(greedy, "_pivoted_cholesky", lambda *_: None)
         if name == "lazy":
-            for limit in ("_FEW", "_GRAM", "_MOST"):
+            for limit in ("_SMALL", "_LARGE"):
                 patch.setattr(greedy, limit, 0)
-            patch.setattr(rows, "_KERNEL_POOL", pool)
-            patch.setattr(rows, "_POOL", pool)
-            patch.setattr(rows, "_CHUNK", 64)
+            patch.setattr(greedy_lazy, "_POOL", pool)
+            patch.setattr(greedy_lazy, "_CHUNK", 64)
         yield
 
 

@@ -9,8 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from adcs.dpp import greedy
-from adcs.dpp import row_sources as rows
+from adcs.dpp import greedy, greedy_lazy
 from adcs.dpp.greedy import greedy_map, greedy_map_features
 from adcs.dpp.kernel import similarity, unit_rows
 
@@ -107,20 +106,15 @@ def test_the_order_is_that_of_60_digits(
         assert by_kernel.indices.tolist() == picks, f"kernel, theta = {theta}"
         assert by_features.indices.tolist() == picks, f"features, theta = {theta}"
         assert by_kernel.rank == by_features.rank == rank
-    # The same again through every other search: one by one, and lazily with a small pool.
-    monkeypatch.setattr(greedy, "_TINY", 0)
-    for theta, (picks, _) in expected.items():
-        assert greedy_map(c, M, quality=q, theta=theta).indices.tolist() == picks, theta
-    monkeypatch.setattr(greedy, "_FEW", 0)
-    monkeypatch.setattr(greedy, "_GRAM", 0)
-    monkeypatch.setattr(greedy, "_MOST", 0)
-    monkeypatch.setattr(rows, "_KERNEL_POOL", 5)
-    monkeypatch.setattr(rows, "_POOL", 6 * D)
+    # The same picks by the dense search, and by the lazy search with a small pool.
+    monkeypatch.setattr(greedy, "_SMALL", 0)
+    monkeypatch.setattr(greedy, "_LARGE", 0)
+    monkeypatch.setattr(greedy_lazy, "_POOL", 6 * D)
     for theta, (picks, rank) in expected.items():
         by_kernel = greedy_map(c, M, quality=q, theta=theta)
         by_features = greedy_map_features(x, M, quality=q, theta=theta)
-        assert by_kernel.indices.tolist() == picks, f"lazy kernel, theta = {theta}"
-        assert by_features.indices.tolist() == picks, f"lazy features, theta = {theta}"
+        assert by_kernel.indices.tolist() == picks, f"dense, theta = {theta}"
+        assert by_features.indices.tolist() == picks, f"lazy, theta = {theta}"
         assert by_kernel.rank == by_features.rank == rank
 
 

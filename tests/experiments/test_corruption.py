@@ -26,15 +26,13 @@ from adcs import _npz as npz
 from adcs._serialization import pack, unpack
 from adcs.cli import theory as theory_command
 from adcs.cli.app import app
-from adcs.experiments import replay, report
+from adcs.experiments import report
 from adcs.experiments import runner as compare
 from adcs.experiments.config import from_dict
-from adcs.experiments.folders import create_run
-from adcs.experiments.runner import run_experiment, run_task, tasks
+from adcs.experiments.runner import create_run, run_experiment, run_task, tasks
 from adcs.run_folder import RunFolder, write_atomically
 from adcs.schedulers.base import Cohort
-from adcs.simulation.datasets import fashion_mnist
-from adcs.simulation.datasets.registry import from_npz
+from adcs.simulation.datasets import fashion_mnist, from_npz
 
 SETTINGS = {
     "data": "synthetic:clusters=2,per_cluster=12,test_per_cluster=6,dimension=3",
@@ -73,7 +71,6 @@ class Here:
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No processes are started, and nothing is drawn: hundreds of commands take seconds."""
     monkeypatch.setattr(compare, "ProcessPoolExecutor", Here)
-    monkeypatch.setattr(replay, "ProcessPoolExecutor", Here)
     monkeypatch.setattr(report, "line_figure", lambda *_: [])
     monkeypatch.setattr(theory_command, "draw", lambda _, path: path)
 
@@ -117,9 +114,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def flower(folder: Path) -> Any:
     """A recorder with two rounds done, as Flower's strategy leaves it, or gone on with."""
-    from adcs.flower.recorder import Recorder, RoundRecord
+    from adcs.federated.recorder import Recorder, RoundRecord
 
-    recorder = Recorder(folder, adcs.ADCS(seed=1), {"strategy": "FedAvg"})
+    recorder = Recorder(folder, adcs.ADCS(seed=1), "flower", {"strategy": "FedAvg"})
     for _ in range(2 - recorder.rounds_done):
         diagnostics = {"gains": [["a", 0.5], ["b", None]], "quality": [["a", 1.0], ["b", 2.0]]}
         cohort = Cohort(("a", "b"), (1.0, 1.0), diagnostics={**diagnostics, "drawn": ["b"]})
@@ -221,9 +218,9 @@ def test_a_line_that_is_no_record_is_named(runs: dict[str, Path], tmp_path: Path
         b"[" * 100_000 + b"\n": "RecursionError",
         b"\xff\n": "codec can't decode",
         b"null\n": "it holds no JSON object",
-        b'{"scheduler": "Uniform", "seed": 0, "round": 4.0}\n': "its server_round is 4.0",
+        b'{"scheduler": "Uniform", "seed": 0, "server_round": 4.0}\n': "its server_round is 4.0",
         whole[0]: "Uniform, seed 0, round 0 is there before",
-        whole[0].replace(b'"round":0', b'"round":3'): "round 3 is not an evaluated one",
+        whole[0].replace(b'"server_round":0', b'"server_round":3'): "round 3 is not an evaluated",
         whole[0].replace(b'"seed":0', b'"seed":1'): "seed 1 is not of this run",
         whole[0].replace(b"Uniform", b"Unifosm"): "scheduler Unifosm is not of this run",
         whole[0].replace(b'"worst":', b'"wosst":'): "worst is missing",

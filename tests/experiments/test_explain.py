@@ -17,7 +17,7 @@ from adcs.dpp.constraints import Constraints
 from adcs.dpp.explain import explain
 from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import similarity, unit_rows
-from adcs.experiments.why import at_random, sentence, tables
+from adcs.experiments.explain import at_random, sentence, tables
 from adcs.reports.report import ClientReport
 from adcs.run_folder import plain
 from adcs.schedulers import ADCS, DivFL, LiveADCS, PowerOfChoice, Uniform

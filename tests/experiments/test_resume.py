@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,15 @@ from adcs._serialization import pack, unpack
 from adcs.cli.app import app
 from adcs.experiments import runner as compare
 from adcs.experiments.config import Experiment, from_dict
-from adcs.experiments.folders import create_run, experiment_of
-from adcs.experiments.replay import replay
-from adcs.experiments.reproduce import Plan
-from adcs.experiments.runner import run_experiment, run_task, same_data, tasks
+from adcs.experiments.explain import replay
+from adcs.experiments.runner import (
+    create_run,
+    experiment_of,
+    run_experiment,
+    run_task,
+    same_data,
+    tasks,
+)
 from adcs.run_folder import RunFolder, fingerprint
 
 
@@ -189,46 +193,6 @@ def test_a_checkpoint_cut_short_can_be_deleted(
     for each in (folder, whole):
         run_task(each, experiment, tasks(experiment)[0], lambda rounds: None)
     assert records(folder) == records(whole)
-
-
-def test_a_broken_plan_can_be_deleted(tmp_path: Path) -> None:
-    base = tmp_path / "paper"
-    Plan.start(base, ["kernels"], {"rounds": 10, "data": "digits"}).open("kernels")
-    path = base / "reproduce.json"
-    path.write_text(path.read_text()[:-5])
-    sentence = refused(adcs("reproduce", "kernels", "--resume", base))
-    assert f"{path} is broken" in sentence
-    assert f"delete it and give the command anew with --out {base}" in sentence
-    path.unlink()
-    kept = (base / "kernels" / "config.json").read_bytes()
-    plan = Plan.start(base, ["kernels"], {"rounds": 10, "data": "digits"})
-    plan.open("kernels")
-    assert (base / "kernels" / "config.json").read_bytes() == kept
-    shutil.rmtree(base)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"outputs": [3]}, "outputs must be a list of texts, got [3]"),
-        ({"outputs": ["kernals"]}, "did you mean kernels?"),
-        ({"overrides": {"rounds": "10"}}, "rounds of overrides must be a whole number, got '10'"),
-        ({"overrides": {"rounds": -1}}, "rounds must be a whole number from 1"),
-        ({"overrides": {"m": 3}}, "m of overrides must be"),
-        ({"overrides": None}, "overrides must be a table"),
-    ],
-)
-def test_a_plan_that_cannot_be_is_named(
-    wrong: dict[str, object], named: str, tmp_path: Path
-) -> None:
-    base = tmp_path / "paper"
-    Plan.start(base, ["kernels"], {"rounds": 10, "data": "digits"})
-    path = base / "reproduce.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
-    sentence = refused(adcs("reproduce", "kernels", "--resume", base))
-    assert f"adcs: {path} " in sentence
-    assert named in sentence
-    assert f"delete it and give the command anew with --out {base}" in sentence
 
 
 def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(

@@ -1,4 +1,4 @@
-"""The grid in this process behaves as Flower's grids do."""
+"""LocalGrid behaves like Flower's own grids."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_node_ids_are_distinct_and_too_large_for_a_float() -> None:
     assert any(int(np.float64(node)) != node for node in ids)
 
 
-def test_an_app_that_raises_answers_with_an_error() -> None:
+def test_an_exception_in_the_app_becomes_an_error_reply() -> None:
     grid = LocalGrid(counting_app(), 2)
     for reply in grid.send_and_receive(messages(grid, "evaluate")):
         assert reply.has_error()
         assert (reply.error.code, "boom" in reply.error.reason) == (2, True)
 
 
-def test_a_node_that_is_offline_answers_as_a_superlink_would() -> None:
+def test_messages_to_an_offline_node_get_the_superlinks_error() -> None:
     grid = LocalGrid(counting_app(), 2, run_config={"lr": 0.5})
     grid.nodes[0].online = False
     assert list(grid.get_node_ids()) == [grid.nodes[1].node_id]
@@ -78,7 +78,7 @@ def test_a_node_that_is_offline_answers_as_a_superlink_would() -> None:
     assert second.has_content()
 
 
-def test_time_is_the_grids_own() -> None:
+def test_waiting_advances_the_virtual_clock() -> None:
     grid = LocalGrid(counting_app(), 3, run_config={"lr": 0.5})
     grid.nodes[1].delay = 8.0
     grid.nodes[2].delay = math.inf
@@ -93,7 +93,7 @@ def test_time_is_the_grids_own() -> None:
     assert list(grid.pull_messages(ids)) == []
 
 
-def test_a_busy_node_works_on_one_message_after_the_other() -> None:
+def test_a_node_processes_one_message_at_a_time() -> None:
     grid = LocalGrid(counting_app(), 1, run_config={"lr": 0.5})
     grid.nodes[0].delay = 4.0
     grid.push_messages(messages(grid))
@@ -103,14 +103,14 @@ def test_a_busy_node_works_on_one_message_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, 5.0])
-def test_a_lost_reply_is_waited_for_until_the_timeout(timeout: float | None) -> None:
+def test_the_wait_for_a_lost_reply_ends_at_the_timeout(timeout: float | None) -> None:
     grid = LocalGrid(counting_app(), 2, run_config={"lr": 0.5})
     grid.nodes[0].tamper = lambda reply: None
     assert len(list(grid.send_and_receive(messages(grid), timeout=timeout))) == 1
     assert grid.clock() == (timeout or 0.0)
 
 
-def test_late_nodes_get_the_next_partition() -> None:
+def test_added_nodes_get_the_next_partition_id() -> None:
     grid = LocalGrid(ClientApp(), 2)
     assert grid.add_node().context.node_config == {"partition-id": 2, "num-partitions": 3}
     assert len(list(grid.get_nodes())) == 3

@@ -1,49 +1,47 @@
-"""The protocol of `adcs reproduce beyond`: its cases, its verdicts, its folder."""
+"""`make beyond`: its cases, its verdicts, and the script from start to summary."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adcs.experiments.beyond import ablations, protocol
-from adcs.experiments.beyond.protocol import OURS, BeyondPlan, case_experiment, judge
-from adcs.experiments.config import Experiment
-from adcs.testing import CHECKS
-
-ABLATIONS = [
-    ablations.NoReuse,
-    ablations.RawQuality,
-    ablations.NoUncertainty,
-    ablations.NoPrediction,
-    ablations.NoSmoothing,
-    ablations.EqualWeights,
-    ablations.NoDiversity,
-    ablations.OtherBatch,
-]
+from adcs.experiments import Experiment
+from reproduction import beyond
+from reproduction.beyond import OURS, case_run, judge
+from reproduction.folder import CONFIGS, ResultFolder
 
 
-@pytest.mark.parametrize("kind", ABLATIONS)
-def test_ablations_keep_the_contract(kind: Any) -> None:
-    for check in CHECKS:
-        check(kind)
+def settings(name: str) -> dict[str, Any]:
+    return tomllib.loads((CONFIGS / "beyond" / f"{name}.toml").read_text())
 
 
-def test_every_case_is_as_declared() -> None:
-    declared = protocol.protocol()
+def test_every_case_is_declared_and_has_its_settings() -> None:
+    declared = beyond.protocol()
     assert len(declared["case"]) == 11
-    for name, case in declared["case"].items():
-        experiment = case_experiment(name, {})
-        assert experiment.seeds == 5
-        assert experiment.schedulers[OURS] == OURS
-        assert set(experiment.schedulers) <= {*declared["rivals"], OURS, *declared["control"]}
-        for key in ("m", "lr", "clients", "steps", "rounds"):
-            if key in case:
-                assert getattr(experiment, key) == case[key]
-    # Twice m would be all clients: PowerOfChoice at its default.
-    assert "PowerOfChoice, 2m" not in case_experiment("m18", {}).schedulers
+    files = {path.stem for path in (CONFIGS / "beyond").glob("*.toml")} - {"protocol"}
+    assert files == set(declared["case"])
+    base = settings("base")
+    for name in declared["case"]:
+        run, case = case_run(name, {}), settings(name)
+        assert (case["seeds"], case["pass_width"]) == (5, 6)
+        assert name == "base" or case != base
+        assert run.settings == {}
+        assert run.schedulers[OURS] == OURS
+        assert set(run.schedulers) <= {*declared["rivals"], OURS, *declared["control"]}
+    # 2 m candidates would be all clients: PowerOfChoice at its default.
+    assert "PowerOfChoice, 2m" not in case_run("m18", {}).schedulers
+
+
+def test_overrides_reach_every_run() -> None:
+    quick = {"rounds": 100, "eval_every": 2}
+    given = {"rounds": 100, "data_folder": "files"}
+    assert case_run("base", given).settings == {**quick, "data_folder": "files"}
+    assert case_run("digits", given).settings == quick
+    assert case_run("ablation-base", {"rounds": 100}).settings == quick
+    assert case_run("ablation-base", {"seeds": 2}).settings == {"rounds": 2500, "seeds": 2}
 
 
 def records(worst: dict[str, float], average: dict[str, float], extra: int) -> list[dict[str, Any]]:
@@ -74,7 +72,7 @@ def verdict(ours: float = 0.6, rival: float = 0.5, average: float = 0.8, extra: 
     return judge("a case", False, experiment, records(worst, means, extra))
 
 
-def test_what_is_shown_is_said() -> None:
+def test_a_case_that_meets_all_criteria() -> None:
     found = verdict()
     assert found.failures == []
     assert found.line()[-1] == "all shown"
@@ -92,7 +90,7 @@ def test_what_is_shown_is_said() -> None:
         ({"extra": 31}, "too many probes"),
     ],
 )
-def test_what_is_not_shown_is_bold(changed: dict[str, Any], said: str) -> None:
+def test_criteria_that_are_not_met_are_bold(changed: dict[str, Any], said: str) -> None:
     found = verdict(**changed)
     assert said in found.failures
     assert "**" in found.line()[-1]
@@ -103,50 +101,31 @@ def test_a_small_difference_is_within_the_interval() -> None:
     assert verdict(ours=0.499).failures == []
 
 
-def test_a_folder_from_start_to_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two small cases in process, cut off after the first, resumed, and reported."""
-    from adcs.experiments import reproduce
-    from adcs.experiments.runner import run_task, tasks
-
-    declared = protocol.protocol()
-    small = {"data": "digits", "lr": 0.01, "title": "digits"}
-    declared["case"] = {"a": {**small, "seen": True}, "b": {**small, "m": 6, "seen": False}}
-    declared["common"] |= {"seeds": 2, "rounds": 12}
+def test_from_start_to_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small case and its ablation by `adcs compare`, judged and reported."""
+    declared = beyond.protocol()
+    cases = tmp_path / "beyond"
+    cases.mkdir()
+    text = 'data = "digits"\nlr = 0.01\nseeds = 2\nrounds = 12\npass_width = 6\nm = 10\n'
+    (cases / "a.toml").write_text(text)
+    declared["case"] = {"a": {"title": "digits", "seen": False}}
     declared["rivals"] = {"Uniform": "Uniform", "PowerOfChoice": "PowerOfChoice"}
-    declared["ablation"] = {
-        "cases": ["a"],
-        "rounds": 8,
-        "variants": {"equal weights": "adcs.experiments.beyond.ablations:EqualWeights"},
-    }
-    monkeypatch.setattr(protocol, "protocol", lambda: declared)
-
-    def in_process(folder: Any, experiment: Any, **_: Any) -> None:
-        for task in tasks(experiment):
-            run_task(folder, experiment, task, lambda rounds: None)
-
-    monkeypatch.setattr(reproduce, "run_experiment", in_process)
-    shown: list[str] = []
-
-    @contextmanager
-    def show(name: str) -> Any:
-        shown.append(name)
-        yield lambda done, total: None
-
-    base = tmp_path / "beyond"
-    plan = BeyondPlan.start(base, ["beyond"], {"rounds": 10})
-    plan.execute(1, show)
-    assert shown == ["a (1 of 3)", "b (2 of 3)", "ablation-a (3 of 3)"]
-    BeyondPlan.resume(base, ["beyond"], {}).execute(1, show)
-    assert len(shown) == 3
-    verdicts = plan.report()
-    assert [v.seen for v in verdicts] == [True, False]
-    summary = (base / "summary.md").read_text()
+    variants = {"equal weights": declared["ablation"]["variants"]["equal weights"]}
+    declared["ablation"] = {"cases": ["a"], "rounds": 8, "variants": variants}
+    monkeypatch.setattr(beyond, "protocol", lambda: declared)
+    monkeypatch.setattr(beyond, "CONFIGS", tmp_path)
+    out = tmp_path / "out"
+    beyond.main(["--rounds", "10", "--jobs", "1", "--out", str(out)])
+    summary = (out / "summary.md").read_text()
+    assert summary.index("## Held out") < summary.index("| digits |")
     for part in ("## Held out", "## Every setting", "## Ablation", "equal weights", "T = 10"):
         assert part in summary
-    assert (base / "figures" / "beyond.png").stat().st_size > 1000
-    assert "PowerOfChoice" not in (base / "figures" / "beyond.csv").read_text()
+    assert (out / "figures" / "beyond.png").stat().st_size > 1000
+    assert "PowerOfChoice" not in (out / "figures" / "beyond.csv").read_text()
 
 
-def test_beyond_is_alone(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="folder of its own"):
-        BeyondPlan.start(tmp_path / "x", ["beyond", "table-1"], {})
+def test_a_folder_of_the_paper_is_refused(tmp_path: Path) -> None:
+    ResultFolder(tmp_path, ("figure-1",), {}).save()
+    with pytest.raises(SystemExit) as stop:
+        beyond.main(["--out", str(tmp_path)])
+    assert "names no output 'figure-1'" in str(stop.value)

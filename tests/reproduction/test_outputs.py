@@ -1,348 +1,125 @@
-"""Figures that show all they were given, and claims whose numbers agree with their words."""
+"""Figures and tables of the paper, on made-up records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from adcs.experiments import claims, wording
-from adcs.experiments import figures as plots
-from adcs.experiments.figures import (
-    Bars,
-    Cost,
-    Dots,
-    Line,
-    Map,
-    Panel,
-    bar_figure,
-    cost_figure,
-    dot_figure,
-    heat_figure,
-    limits,
-    line_figure,
-)
-from adcs.experiments.statistics import Estimate, estimate
-from adcs.experiments.styles import Style, rival, styles_of
+from adcs.experiments import Experiment
+from reproduction.outputs import equal_time, make_section
+from reproduction.paper import declared, outputs
+
+METHODS = declared("methods")["schedulers"]
+SETTING = Experiment(seeds=5, schedulers=METHODS)
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that were saved, still open to be looked at."""
-    kept: list[Any] = []
-    save = plots._save
-
-    def keep(figure: Any, stem: Path) -> list[Path]:
-        kept.append(figure)
-        return save(figure, stem)
-
-    monkeypatch.setattr(plots, "_save", keep)
-    return kept
-
-
-def looks(names: Iterable[str]) -> dict[str, Style]:
-    """Some look for each name."""
-    return dict.fromkeys(names, rival())
-
-
-@pytest.mark.parametrize("order", [(0.1, 0.3), (0.3, 0.1)])
-def test_no_bar_or_mark_is_cut_off(
-    order: tuple[float, float], drawn: list[Any], tmp_path: Path
-) -> None:
-    low = np.full(3, 0.02)
-    panels = [
-        Bars(str(top), [Estimate(mean, 0.02, 5) for mean in (0.05, 0.1, top)], low + top)
-        for top in order
-    ]
-    bar_figure(tmp_path / "bars", "bars", panels, ["a", "b", "c"], "ratio", looks(map(str, order)))
-    for ax in drawn[0].axes:
-        bottom, top = ax.get_ylim()
-        assert bottom == 0.0
-        assert max(bar.get_height() for bar in ax.patches) < top
-        assert max(line.get_ydata().max() for line in ax.lines) < top
-        ends = [segment[:, 1].max() for bars in ax.collections for segment in bars.get_segments()]
-        assert max(ends) < top
-
-
-def test_no_dot_is_cut_off(drawn: list[Any], tmp_path: Path) -> None:
-    names = ("Uniform", "rival", "ours")
-    lines = [
-        Dots(
-            str(mean),
-            dict.fromkeys(names, Estimate(mean, 0.05, 5)),
-            {"rival": 10 * mean, "ours": 0.01},
-        )
-        for mean in (0.2, 0.9)
-    ]
-    dot_figure(tmp_path / "dots", "dots", lines, looks(names))
-    for ax in drawn[0].axes:
-        (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-        for line in ax.lines:
-            assert left < line.get_xdata().min() <= line.get_xdata().max() < right
-            assert bottom < line.get_ydata().min() <= line.get_ydata().max() < top
-
-
-def panels(labels: list[str], count: int) -> list[Panel]:
-    """Panels with a line for each label."""
-    x = np.arange(3.0)
-    lines = {label: Line(x, x + i, x + i, x + i) for i, label in enumerate(labels)}
-    return [Panel("server_round", f"panel {i}", lines) for i in range(count)]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize(
-    "labels",
-    [
-        ["Uniform", *[f"ADCS(theta=0.{i},refresh_every=10)" for i in range(4)]],
-        [f"scheduler number {i}" for i in range(11)],
-        [f"/home/somebody/schedulers/patient.py:Patient(patience=0.5,{'a' * 90})", "Uniform"],
-    ],
-)
-def test_no_entry_of_a_legend_is_cut_off(
-    labels: list[str], count: int, drawn: list[Any], tmp_path: Path
-) -> None:
-    title = "a-name-of-a-file-that-is-rather-long-for-a-title: 18 of 30 clients per round " * 2
-    line_figure(tmp_path / "lines", title, panels(labels, count), looks(labels))
-    (figure,) = drawn
-    figure.draw_without_rendering()
-    (legend,) = figure.legends
-    words = [text.get_text().replace("\n", "") for text in legend.get_texts()]
-    assert words == labels
-    page = figure.bbox
-    for part in (legend, figure._suptitle):
-        box = part.get_window_extent()
-        assert page.x0 <= box.x0 < box.x1 <= page.x1
-        assert page.y0 <= box.y0 < box.y1 <= page.y1
-    # The curves keep their room.
-    assert min(ax.get_window_extent().height for ax in figure.axes) > 0.55 * 3.6 * figure.dpi
-
-
-def test_a_short_legend_leaves_the_figure_as_it_is(drawn: list[Any], tmp_path: Path) -> None:
-    line_figure(tmp_path / "lines", "title", panels([*"abcde"], 2), looks("abcde"))
-    assert drawn[0].get_size_inches().tolist() == [9.2, 4.2]
-    assert drawn[0].legends[0]._ncols == 4
-
-
-def test_a_scheduler_keeps_its_colour_in_every_figure(drawn: list[Any], tmp_path: Path) -> None:
-    few = {"Uniform": "Uniform", "ADCS": "ADCS"}
-    many = {"LiveADCS": "LiveADCS", "OCS": "OCS", **dict(reversed(few.items()))}
-    for schedulers in (few, many):
-        line_figure(tmp_path / "a", "t", panels([*schedulers], 1), styles_of(schedulers))
-    found = []
-    for figure, schedulers in zip(drawn, (few, many), strict=True):
-        lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 3]
-        names = dict(zip(schedulers, [line.get_color() for line in lines], strict=True))
-        legend = dict(
-            zip(
-                [text.get_text() for text in figure.legends[0].get_texts()],
-                [handle.get_color() for handle in figure.legends[0].legend_handles],
-                strict=True,
-            )
-        )
-        assert names == legend
-        found.append(names)
-    assert found[0] == {name: found[1][name] for name in few}
-
-
-def test_equal_lines_are_told_apart_by_their_markers(drawn: list[Any], tmp_path: Path) -> None:
-    x = np.array([0.0, 100.0])
-    line = Line(x, x, x, x)
-    styles = styles_of({"Uniform": "Uniform", "ADCS": "ADCS", "Mine": "mine.py:Mine"})
-    line_figure(
-        tmp_path / "a", "t", [Panel("server_round", "y", dict.fromkeys(styles, line))], styles
-    )
-    marks = [line for line in drawn[0].axes[0].lines if line.get_linestyle() == "None"]
-    assert len({mark.get_marker() for mark in marks}) == 3
-    places = np.sort(np.concatenate([mark.get_xdata() for mark in marks]))
-    # Every line has several, and no two markers are closer than a hundredth of the axis.
-    assert min(len(mark.get_xdata()) for mark in marks) >= 5
-    assert np.diff(places).min() > 1.0
-    for mark in marks:  # They lie on the line.
-        np.testing.assert_allclose(mark.get_xdata(), mark.get_ydata())
-
-
-def shaded_share(ax: Any) -> float:
-    """How much of a panel its shades cover, counted once for each."""
-    bottom, top = ax.get_ylim()
-    total = 0.0
-    for shade in ax.collections:
-        if type(shade).__name__ != "FillBetweenPolyCollection":
-            continue
-        points = shade.get_paths()[0].vertices
-        xs = np.unique(points[:, 0])
-        high = np.array([points[points[:, 0] == x, 1].max() for x in xs]).clip(bottom, top)
-        low = np.array([points[points[:, 0] == x, 1].min() for x in xs]).clip(bottom, top)
-        total += float((high - low).mean() / (top - bottom))
-    return total
-
-
-@pytest.mark.parametrize("count", [1, 2, 6, 12])
-@pytest.mark.parametrize("width", [0.0, 0.01, 0.2, 1.0])
-def test_shades_do_not_cover_a_panel(
-    count: int, width: float, drawn: list[Any], tmp_path: Path
-) -> None:
-    x = np.linspace(0.0, 100.0, 41)
-    names = [f"line {i}" for i in range(count)]
-    lines = {}
-    for i, name in enumerate(names):
-        mean = 0.3 + 0.4 * (i + 1) / count * x / 100
-        lines[name] = Line(x, mean, np.clip(mean - width, 0, 1), np.clip(mean + width, 0, 1))
-    line_figure(tmp_path / "a", "t", [Panel("server_round", "y", lines)], looks(names))
-    ax = drawn[0].axes[0]
-    # The curves set the axis, and are seen.
-    assert ax.get_ylim() == limits([*lines.values()])
-    assert shaded_share(ax) <= 0.55
-    shades = [c for c in ax.collections if type(c).__name__ == "FillBetweenPolyCollection"]
-    bars = [c for c in ax.collections if type(c).__name__ == "LineCollection"]
-    # Every interval is drawn, one way or the other.
-    assert len(shades) + len(bars) == (count if width else 0)
-    assert sum(len(c.get_segments()) for c in bars) <= 12
-
-
-def test_a_panel_shows_where_its_curves_differ() -> None:
-    x = np.linspace(0.0, 20000.0, 201)
-    rise = 1.0 - np.exp(-x / 300)
-    close = [Line(x, y, y, y) for y in (0.8 * rise, 0.79 * rise, 0.775 * rise)]
-    bottom, top = limits(close)
-    assert 0.6 < bottom < 0.775
-    assert 0.8 < top < 0.85
-    # From a quarter of the axis on, all is shown.
-    assert all(bottom < line.mean[x >= 5000].min() for line in close)
-    # Falling curves too, and curves that are far apart are shown from their beginning.
-    bottom, top = limits([Line(x, 1 - line.mean, line.mean, line.mean) for line in close])
-    assert top < 0.4
-    apart = [Line(x, y, y, y) for y in (0.8 * rise, 0.4 * rise)]
-    assert limits(apart)[0] < 0.0
-    # One curve, equal curves, a curve that has no number, no curve at all.
-    nothing = np.full_like(x, np.nan)
-    for lines in (apart[:1], [apart[0]] * 2, [apart[0], Line(x, nothing, nothing, nothing)]):
-        assert limits(lines) == pytest.approx((-0.064, 0.864), abs=1e-6)
-    assert limits([Line(x, nothing, nothing, nothing)]) == (0.0, 1.0)
-
-
-def test_heat_maps_of_a_figure_share_a_colour_scale(drawn: list[Any], tmp_path: Path) -> None:
-    tops = (0.01, 1.0, 300.0, 2.0, 3.0, 4.0)
-    maps = [Map(f"round {top}", top * (1.5 * np.eye(10) - 0.5)) for top in tops]
-    heat_figure(
-        tmp_path / "maps", "title\nof two lines", maps, [f"{i} Ankle boot" for i in range(10)]
-    )
-    (figure,) = drawn
-    images = [image for ax in figure.axes for image in ax.get_images()]
-    assert len(images) == 6
-    assert {(i.norm.vmin, i.norm.vmax, i.norm.linthresh) for i in images} == {(-300, 300, 0.0001)}
-    # One colour bar for them all.
-    assert len([ax for ax in figure.axes if ax.get_label() == "<colorbar>"]) == 1
-    # Names of clients are not cut off.
-    figure.draw_without_rendering()
-    for ax in figure.axes:
-        for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
-            box = text.get_window_extent()
-            assert box.x0 >= 0.0
-            assert box.y0 >= 0.0
-
-
-@pytest.mark.parametrize("seeds", [1, 2, 5])
-def test_accuracy_over_cost(seeds: int, drawn: list[Any], tmp_path: Path) -> None:
-    styles = styles_of({"Uniform": "Uniform", "ADCS": "ADCS", "θ = 0.5": "ADCS(theta=0.5)"})
-    points = {
-        name: (
-            estimate([100.0 + 1.0 * i] * seeds),
-            estimate([0.5 + 0.01 * i + 0.02 * seed for seed in range(seeds)]),
-        )
-        for i, name in enumerate(styles)
-    }
-    files = cost_figure(tmp_path / "cost", "t", [[Cost("updates", "worst", points)]], styles)
-    ax = drawn[0].axes[0]
-    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    marks = [line for line in ax.lines if line.get_marker() in "s^"]
-    assert [mark.get_marker() for mark in marks] == ["s", "^", "^"]
-    assert len({mark.get_markerfacecolor() + mark.get_fillstyle() for mark in marks}) == 3
-    for line in ax.lines:
-        assert left < min(line.get_xdata()) <= max(line.get_xdata()) < right
-        assert bottom < min(line.get_ydata()) <= max(line.get_ydata()) < top
-    dots = [line for line in ax.lines if line.get_marker() == "."]
-    assert [len(dot.get_xdata()) for dot in dots] == ([2, 2, 2] if seeds == 2 else [])
-    assert bool(ax.collections) == (seeds == 5)  # Bars.
-    assert len(files[-1].read_text().splitlines()) == 1 + 3
-
-
-@pytest.mark.parametrize("label", ["$x", "$a$ and $b$", r"\$", "θ = $", r"$\nope$", "_x", "‖g_S‖"])
-def test_any_label_is_drawn(label: str, drawn: list[Any], tmp_path: Path) -> None:
-    line_figure(tmp_path / "a", label, panels([label], 2), looks([label]))
-    drawn[0].draw_without_rendering()
-    assert len(drawn[0].legends[0].get_texts()) == 1
-
-
-def run(label: str, worst: float, seeds: int = 3) -> list[dict[str, Any]]:
-    """Two evaluations of each seed, seeds 0.01 apart."""
+def records(
+    values: dict[str, float], seeds: int = 3, rounds: int = 20000, **more: Any
+) -> list[dict[str, Any]]:
+    """A flat curve for each label, seeds 0.01 apart."""
+    costs = ("updates", "bytes_up", "bytes_down", "seconds")
     return [
         {
             "scheduler": label,
             "seed": seed,
             "server_round": done,
             "worst": worst + 0.01 * seed,
-            "average": worst,
+            "worst20": worst,
+            "average": 0.79,
+            **dict.fromkeys(("std", "tv"), 0.1),
+            "jain": 1.0,
+            **dict.fromkeys(costs, float(done)),
+            **more,
         }
+        for label, worst in values.items()
         for seed in range(seeds)
-        for done in (0, 100)
+        for done in range(0, rounds + 1, rounds // 20)
     ]
 
 
-def test_a_margin_reads_on_from_its_claim() -> None:
-    theta = {"Uniform": 0.42, "θ = 0": 0.3, "θ = 0.2": 0.36, "θ = 0.8": 0.6}
-    lines = [line for label, worst in theta.items() for line in run(label, worst)]
-    below, over, _ = claims.judge_theta(lines, list(theta))
-    assert below.line() == (
-        "- **holds**: With θ = 0.2 the worst accuracy is below Uniform's. "
-        "By 0.060 [0.060, 0.060], p < 0.001."
+def test_figure_files_hold_what_the_records_say(tmp_path: Path) -> None:
+    section = make_section(
+        outputs()["figure-1"],
+        SETTING,
+        records({**dict.fromkeys(METHODS, 0.5), "ADCS": 0.6}),
+        {},
+        tmp_path,
     )
-    assert over.numbers == "By 0.180 [0.180, 0.180], p < 0.001."
-    r = {"R = 1": 0.59, "R = 5": 0.6, "R = 20": 0.3, "R = 500": 0.35, "R = 2000": 0.3}
-    lines = [line for label, worst in r.items() for line in run(label, worst)]
-    lower = next(c for c in claims.judge_refresh(lines, list(r)) if "R = 500 has" in c.text)
-    said = "By -0.050 [-0.050, -0.050], p < 0.001: it is the other way round."
-    assert lower.numbers == said
+    assert [path.suffix for path in section.files] == [".pdf", ".png", ".csv"]
+    assert all(path.stat().st_size > 0 for path in section.files)
+    with section.files[-1].open() as file:
+        rows = list(csv.DictReader(file))
+    last = [r for r in rows if r["line"] == "ADCS" and r["panel"].startswith("worst test")][-1]
+    assert (float(last["round"]), float(last["mean"])) == (20000.0, 0.61)
+    # Seeds are 0.01 apart: half the interval is 4.302653 * 0.01 / sqrt(3).
+    assert float(last["high"]) == pytest.approx(0.61 + 0.0248414, abs=1e-5)
+    assert "**holds**" in section.markdown()
+    assert "Curves are means over 5 seeds, shades their 95 %" in section.markdown()
+    assert f"({tmp_path.name}/figure-1.png)" in section.markdown()
 
 
-def test_no_minus_zero() -> None:
-    tiny = Estimate(-1e-5, 1e-6, 3)
-    assert wording.difference(tiny) == "+0.000 [+0.000, +0.000]"
-    assert wording.margin(tiny) == "0.000 [0.000, 0.000]"
-    assert wording.margin(Estimate(-1e-5, None, 1)) == "0.000"
+def test_table_1_flags_what_is_far_off(tmp_path: Path) -> None:
+    paper = declared("table-1")
+    lines = []
+    for label, ratios in paper["ratios"].items():
+        moved = np.array(ratios)
+        if label == "OCS":
+            moved[:2] += [0.02, -0.02]
+        lines += records({label: 0.5}, group_ratios=moved.tolist())
+    section = make_section(outputs()["table-1"], SETTING, lines, paper, tmp_path)
+    found = {claim.text.split()[0]: claim.verdict for claim in section.claims}
+    assert found.pop("OCS") == "does not hold"
+    assert found == dict.fromkeys(["Uniform", "DPP-Norm", "PowerOfChoice", "ADCS"], "holds")
+    assert "**0.1457**" in section.text
+    assert section.text.count("**") // 2 == 3 + 1  # two ratios, the TV, and the word "Bold"
 
 
-METHODS = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS")
+def test_the_papers_rows_are_distributions_with_the_papers_tv() -> None:
+    paper = declared("table-1")
+    for label, ratios in paper["ratios"].items():
+        assert sum(ratios) == pytest.approx(1.0, abs=0.002)
+        if label in paper["tv"]:
+            tv = 0.5 * np.abs(np.array(ratios) - 0.1).sum()
+            assert tv == pytest.approx(paper["tv"][label], abs=2e-4)
 
 
-@pytest.mark.parametrize(
-    ("worst", "verdict", "said"),
-    [
-        ({}, "does not hold", "All are equal; "),
-        ({"ADCS": 0.6}, "does not hold", "Lowest, and equal, are Uniform, PowerOfChoice, OCS, "),
-        ({"StaticDPP": 0.1}, "holds", "Lowest is StaticDPP; "),
-        ({"OCS": 0.1}, "does not hold", "Lowest is OCS; "),
-    ],
-)
-def test_ties_are_called_ties(worst: dict[str, float], verdict: str, said: str) -> None:
-    # The tie is one of means: their sums differ in the last bits.
-    values = {label: [0.1 + 0.2, 0.3] for label in METHODS}
-    values["OCS"] = [0.3, 0.3]
-    claim = claims._judge_lowest({**values, **{k: [v, v] for k, v in worst.items()}})
-    assert claim.verdict == verdict
-    assert claim.numbers.startswith(said)
+def test_kernels_are_drawn(tmp_path: Path) -> None:
+    kernels = declared("kernels")
+    experiment = Experiment(data="digits", clients=10, m=5, schedulers=kernels["schedulers"])
+    lines = []
+    for scale, done in ((1.0, 0), (0.1, 10000)):
+        lines += [
+            {
+                "scheduler": label,
+                "seed": 0,
+                "server_round": done,
+                "gram": np.eye(10)[np.triu_indices(10)].tolist(),
+                "batch_losses": [2.3 * scale] * 10,
+            }
+            for label in experiment.schedulers
+        ]
+    section = make_section(outputs()["kernels"], experiment, lines, {}, tmp_path)
+    assert [path.name for path in section.files if path.suffix == ".csv"] == [
+        "kernels-dpp-loss.csv",
+        "kernels-dpp-norm.csv",
+    ]
+    with section.files[2].open() as file:
+        first = next(csv.DictReader(file))
+    assert float(first["entry"]) == pytest.approx(np.exp(2 * 0.75 * 2.3), rel=1e-5)
+    # Norms stay at one here, so that kernel does not change, and the claim is about both.
+    assert section.claims[0].verdict == "does not hold"
 
 
-def test_equal_seed_by_seed() -> None:
-    claim = claims.above("A beats B", Estimate(0.0, 0.0, 5))
-    assert (claim.verdict, claim.numbers) == ("does not hold", "They are equal in every seed.")
-    lines = [line for x in ("Uniform", "θ = 0", "θ = 0.2", "θ = 0.8") for line in run(x, 0.0)]
-    _, best, _ = claims.judge_theta(lines, ["Uniform", "θ = 0", "θ = 0.2", "θ = 0.8"])
-    assert "(θ = 0, and equally θ = 0.2, θ = 0.8)" in best.text
-
-
-def test_nothing_to_judge_is_undecided() -> None:
-    nothing = {label: [float("nan")] for label in METHODS}
-    assert claims._judge_lowest(nothing).verdict == "undecided"
+def test_equal_time() -> None:
+    lines = records({"slow": 0.5, "fast": 0.4}, seeds=1)
+    for line in lines:
+        if line["scheduler"] == "slow":
+            line["seconds"] *= 2
+            line["worst"] = line["server_round"] / 20000
+    text = equal_time(lines, ["slow", "fast"])
+    assert "| slow | 10,000 | 0.475 | 0.790 |" in text  # evaluations 9,000 and 10,000
+    assert "| fast | 20,000 | 0.400 | 0.790 |" in text

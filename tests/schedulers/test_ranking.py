@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import adcs
+from adcs.dpp.tolerances import descending
 from adcs.reports.quality import rescale
-from adcs.schedulers.ranking import descending
 
 
 def test_descending_ties_keep_their_order():

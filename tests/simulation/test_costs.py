@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from adcs.experiments.config import from_dict
+from adcs.observers import Observer, RoundEvent, SelectionEvent
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request
 from adcs.simulation.engine import Simulation
@@ -31,28 +32,24 @@ NETWORKS: list[dict[str, Any]] = [
 ]
 
 
-class Clerk:
-    """Writes down what a run's scheduler asks and chooses, and what that costs."""
+class CostObserver(Observer):
+    """Charges what the scheduler of a run requests and selects."""
 
-    def __init__(self, simulation: Simulation, run: int, steps: int) -> None:
+    def __init__(self, simulation: Simulation, run: str, steps: int) -> None:
         self.network, self.steps = simulation.network, steps
         self.model = 4 * simulation.model.size
+        self.run = run
         self.ledger = Ledger()
+        self.rounds: list[Ledger] = []
         self.server_round = 0
-        self.asked: Request = Request()
-        scheduler = simulation.runs[run].scheduler
-        request, select = scheduler.request, scheduler.select
 
-        def asking(*words: Any) -> Request:
-            self.asked = request(*words)
-            return self.asked
+    def on_selection(self, event: SelectionEvent) -> None:
+        if event.run == self.run:
+            self.charge(event.request, event.cohort)
 
-        def choosing(*words: Any) -> Cohort:
-            cohort = select(*words)
-            self.charge(cohort)
-            return cohort
-
-        scheduler.request, scheduler.select = asking, choosing
+    def on_round(self, event: RoundEvent) -> None:
+        if event.run == self.run:
+            self.rounds.append(event.costs)
 
     def wait(self, tasks: dict[int, tuple[float, float, float]]) -> set[int]:
         """Wait for clients to receive, work and send; return those that answered."""
@@ -70,21 +67,21 @@ class Clerk:
         self.ledger.seconds += longest
         return answered
 
-    def charge(self, cohort: Cohort) -> None:
-        ledger, asked, size = self.ledger, self.asked, self.model
-        whole, full = asked.signals & {"norm", "update"}, "update" in asked.signals
-        body = (size if asked.sketch is None else asked.sketch.nbytes) if full else 0
-        answer = body + 4 * len(asked.signals & {"loss", "norm"})
+    def charge(self, request: Request, cohort: Cohort) -> None:
+        ledger, size = self.ledger, self.model
+        whole, full = request.signals & {"norm", "update"}, "update" in request.signals
+        body = (size if request.sketch is None else request.sketch.nbytes) if full else 0
+        answer = body + 4 * len(request.signals & {"loss", "norm"})
         work = 1.0 if whole else 1 / 3 / self.steps
-        told = self.wait(dict.fromkeys(asked.clients, (size, work, answer)))
-        ledger.bytes_down += size * len(asked.clients)
-        ledger.bytes_up += answer * len(told)
-        computed = told if whole else set()
-        sent = told if full and asked.sketch is None else set()
+        answered = self.wait(dict.fromkeys(request.clients, (size, work, answer)))
+        ledger.bytes_down += size * len(request.clients)
+        ledger.bytes_up += answer * len(answered)
+        computed = answered if whole else set()
+        sent = answered if full and request.sketch is None else set()
         ledger.updates += len(computed)
-        ledger.loss_evaluations += len(told - computed)
+        ledger.loss_evaluations += len(answered - computed)
         tasks = {
-            c: (0 if c in asked.clients else size, c not in computed, 0 if c in sent else size)
+            c: (0 if c in request.clients else size, c not in computed, 0 if c in sent else size)
             for c in cohort.clients
         }
         arrived = self.wait(tasks)
@@ -100,12 +97,16 @@ class Clerk:
 def test_everything_is_charged_once(network: dict[str, Any], steps: int) -> None:
     settings = {"data": "synthetic", "clients": 20, "m": 6, "steps": steps, "pass_width": 9}
     simulation = from_dict({**settings, "schedulers": SCHEDULERS, "network": network}).simulation(0)
-    clerks = [Clerk(simulation, run, steps) for run in range(len(simulation.runs))]
+    observers = [CostObserver(simulation, run.name, steps) for run in simulation.runs]
+    simulation.observers += observers
     for _ in range(25):
         simulation.step()
-    for run, clerk in zip(simulation.runs, clerks, strict=True):
-        found, expected = run.ledger.as_dict(), clerk.ledger.as_dict()
-        assert found.pop("seconds") == pytest.approx(expected.pop("seconds"))
+    for run, observer in zip(simulation.runs, observers, strict=True):
+        found, expected = run.ledger.as_dict(), observer.ledger.as_dict()
+        assert found["seconds"] == pytest.approx(expected.pop("seconds"))
+        summed = {name: sum(getattr(costs, name) for costs in observer.rounds) for name in found}
+        assert summed == pytest.approx(found)
+        del found["seconds"]
         assert found == expected, run.name
 
 

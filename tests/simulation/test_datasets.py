@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adcs.simulation.datasets import fashion_mnist
-from adcs.simulation.datasets import registry as data
-from adcs.simulation.datasets.registry import (
+from adcs.simulation.datasets import (
     Dataset,
     DataUnavailable,
+    available,
+    fashion_mnist,
+    fetch,
     from_arrays,
     from_npz,
     load,
-    synthetic,
 )
+from adcs.simulation.datasets.synthetic import synthetic
 
 GOOD: dict[str, Any] = {
     "x_train": np.arange(24.0).reshape(6, 2, 2),
@@ -151,7 +152,7 @@ def test_names() -> None:
     with pytest.raises(ValueError, match="there are fashion-mnist, digits, synthetic"):
         load("zzz")
     with pytest.raises(ValueError, match=r"'mine.npz' is no data set that can be fetched"):
-        data.fetch("mine.npz")
+        fetch("mine.npz")
 
 
 # Digits
@@ -314,13 +315,13 @@ def test_uncompressed_files_will_do(tiny: Path) -> None:
 
 
 def test_download_is_kept(served: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert not data.available()[0].here
+    assert not available()[0].here
     with caplog.at_level(logging.INFO):
-        made = data.fetch("fashion-mnist")
+        made = fetch("fashion-mnist")
     assert "the official files over https, kept in" in made.source
     assert "downloading train-images-idx3-ubyte.gz" in caplog.text
     assert cached(tmp_path) == sorted(f"{stem}.gz" for stem in fashion_mnist.SHA256)
-    assert data.available()[0].where == str(tmp_path / "cache" / "fashion-mnist")
+    assert available()[0].where == str(tmp_path / "cache" / "fashion-mnist")
     for path in served.glob("*"):
         path.unlink()
     again = load("fashion-mnist")

@@ -11,13 +11,13 @@ import adcs
 from adcs._hashing import hashes, uniforms
 from adcs._serialization import pack, unpack
 from adcs.schedulers.base import Scheduler
-from adcs.simulation.datasets.registry import from_arrays
+from adcs.simulation.datasets import from_arrays
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
+from adcs.simulation.local_training import Training
 from adcs.simulation.models import MLP
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import make_partition
-from adcs.simulation.training import Training
 
 
 def small_data(seed: int = 0, classes: int = 4, features: int = 6):
@@ -130,35 +130,37 @@ class TestTraining:
     def test_one_step_by_hand(self):
         sim = simulation({"all": Everyone()}, m=12)
         x, y = sim.federation.batches(0, np.arange(12))
-        gradients = [sim.model.loss_and_gradient(sim.ws[0], x[i], y[i])[1] for i in range(12)]
-        expected = sim.ws[0] - 0.1 * np.mean(gradients, axis=0)
+        gradients = [
+            sim.model.loss_and_gradient(sim.parameters[0], x[i], y[i])[1] for i in range(12)
+        ]
+        expected = sim.parameters[0] - 0.1 * np.mean(gradients, axis=0)
         sim.step()
-        np.testing.assert_allclose(sim.ws[0], expected, atol=1e-15)
+        np.testing.assert_allclose(sim.parameters[0], expected, atol=1e-15)
 
     def test_many_steps_by_hand(self):
         sim = simulation({"all": Everyone()}, m=12, steps=3)
         x, y = sim.federation.batches(0, np.arange(12), steps=3)
         ends = []
         for i in range(12):
-            w = sim.ws[0].copy()
+            w = sim.parameters[0].copy()
             for e in range(3):
                 part = slice(4 * e, 4 * e + 4)
                 w = w - 0.1 * sim.model.loss_and_gradient(w, x[i, part], y[i, part])[1]
             ends.append(w)
         sim.step()
         # With server_lr = lr the new model is the mean of the clients' models.
-        np.testing.assert_allclose(sim.ws[0], np.mean(ends, axis=0))
+        np.testing.assert_allclose(sim.parameters[0], np.mean(ends, axis=0))
 
     def test_full_batch_by_hand(self):
         sim = simulation({"all": Everyone()}, m=12, local="full", weights="size", server_lr=0.5)
         sizes = sim.federation.sizes
         total = sum(
-            sizes[i] * sim.model.loss_and_gradient(sim.ws[0], *sim.federation.all_of(i))[1]
+            sizes[i] * sim.model.loss_and_gradient(sim.parameters[0], *sim.federation.all_of(i))[1]
             for i in range(12)
         )
-        expected = sim.ws[0] - 0.5 * total / sizes.sum()
+        expected = sim.parameters[0] - 0.5 * total / sizes.sum()
         sim.step()
-        np.testing.assert_allclose(sim.ws[0], expected, atol=1e-15)
+        np.testing.assert_allclose(sim.parameters[0], expected, atol=1e-15)
 
     def test_full_batches_are_one_step(self):
         with pytest.raises(ValueError, match="steps must be 1 where local is full, got 3"):
@@ -172,17 +174,17 @@ class TestTraining:
                 return adcs.Cohort((), (), normalise=False)
 
         sim = simulation({"none": Nobody(), "OCS": adcs.OCS(independent=True)})
-        before = sim.ws[0].copy()
+        before = sim.parameters[0].copy()
         play(sim, 3)
-        np.testing.assert_array_equal(sim.ws[0], before)
-        assert np.isfinite(sim.ws[1]).all()
+        np.testing.assert_array_equal(sim.parameters[0], before)
+        assert np.isfinite(sim.parameters[1]).all()
 
     def test_paper_literal_weights_divide_twice(self):
         plain = simulation({"all": Everyone()}, m=12)
         literal = simulation({"all": Everyone()}, m=12, paper_literal_weights=True)
         plain.step()
         literal.step()
-        np.testing.assert_allclose(literal.ws[0], plain.ws[0] / 12, atol=1e-12)
+        np.testing.assert_allclose(literal.parameters[0], plain.parameters[0] / 12, atol=1e-12)
 
 
 class TestPairing:
@@ -190,7 +192,9 @@ class TestPairing:
         company = play(simulation(six()), 15)
         for i, (name, scheduler) in enumerate(six().items()):
             alone = play(simulation({name: scheduler}), 15)
-            np.testing.assert_allclose(alone.ws[0], company.ws[i], rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(
+                alone.parameters[0], company.parameters[i], rtol=1e-9, atol=1e-12
+            )
             np.testing.assert_array_equal(alone.runs[0].counts, company.runs[i].counts)
 
     def test_batches_depend_on_seed_round_and_client_only(self):
@@ -234,7 +238,7 @@ class TestResume:
         second = simulation(six(), network=network)
         second.restore(unpack(pack(first.state())))
         play(second, 12 - at)
-        np.testing.assert_array_equal(second.ws, whole.ws)
+        np.testing.assert_array_equal(second.parameters, whole.parameters)
         for one, two in zip(whole.runs, second.runs, strict=True):
             assert one.ledger == two.ledger
             np.testing.assert_array_equal(one.counts, two.counts)
@@ -273,10 +277,10 @@ class TestNetwork:
         assert 0 < arrived.size < 12
         x, y = sim.federation.batches(0, arrived)
         pairs = zip(x, y, strict=True)
-        gradients = [sim.model.loss_and_gradient(sim.ws[0], *pair)[1] for pair in pairs]
-        expected = sim.ws[0] - 0.1 * np.average(gradients, axis=0, weights=arrived + 1.0)
+        gradients = [sim.model.loss_and_gradient(sim.parameters[0], *pair)[1] for pair in pairs]
+        expected = sim.parameters[0] - 0.1 * np.average(gradients, axis=0, weights=arrived + 1.0)
         sim.step()
-        np.testing.assert_allclose(sim.ws[0], expected, atol=1e-15)
+        np.testing.assert_allclose(sim.parameters[0], expected, atol=1e-15)
 
     def test_whom_everybody_leaves_hears_it_alone_or_in_company(self):
         calls = []
@@ -290,9 +294,9 @@ class TestNetwork:
 
     def test_all_dropped_leaves_the_model(self):
         sim = simulation({"all": Everyone()}, network=NetworkSettings(deadline=1e-9))
-        before = sim.ws.copy()
+        before = sim.parameters.copy()
         sim.step()
-        np.testing.assert_array_equal(sim.ws, before)
+        np.testing.assert_array_equal(sim.parameters, before)
 
     def test_gamma_prefers_fast_clients(self):
         settings = NetworkSettings(spread=1.0, compute_seconds=1e-6, up_bytes_per_second=100.0)
@@ -320,7 +324,7 @@ class TestRecords:
     def test_measures_agree_with_brute_force(self):
         sim = simulation(six())
         play(sim, 2)
-        work = sim._work()
+        work = sim._start_round(sim.parameters, sim.server_round)
         everyone = np.arange(12)
         work.prepare(everyone)
         rows = [work.updates(i, everyone) for i in range(6)]
@@ -339,7 +343,7 @@ class TestRecords:
             quiet.step()
             loud.evaluate()
             loud.step(measured=True)
-        np.testing.assert_allclose(loud.ws, quiet.ws, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(loud.parameters, quiet.parameters, rtol=1e-12, atol=1e-14)
         assert ledgers(quiet) == ledgers(loud)
 
     def test_accuracy_is_each_clients_own(self):
@@ -348,7 +352,7 @@ class TestRecords:
         data, test = sim.federation.dataset, sim.federation.partition.test
         for client in range(12):
             x, y = data.x_test[test[client]].astype(float), data.y_test[test[client]]
-            right = (sim.model.predict(sim.ws[0], x).argmax(axis=1) == y).mean()
+            right = (sim.model.predict(sim.parameters[0], x).argmax(axis=1) == y).mean()
             assert record["accuracy"][client] == pytest.approx(right)
         assert record["worst"] == min(record["accuracy"])
 
@@ -391,6 +395,6 @@ def test_a_zero_update_has_no_sketch_and_the_run_goes_on():
     run = Simulation(federation, NoBias(), schedulers, Training(m=5, lr=0.01))
     for _ in range(5):
         run.step()
-    assert all(len(each.chosen) == 5 for each in run.runs)
+    assert all(len(each.selected) == 5 for each in run.runs)
     assert schedulers["ADCS"].reports[0].sketch is None
     assert schedulers["ADCS"].reports[11].sketch is not None

@@ -1,4 +1,4 @@
-"""The clients. All that scheduling adds is the mod."""
+"""The ClientApp. Scheduling adds only the mod."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def train(message: Message, context: Context) -> Message:
     # Flower's round 1 is the simulator's round 0.
     server_round = message.content["config"]["server-round"] - 1
     w, loss = work.train(message.content["arrays"]["w"].numpy(), client, server_round)
-    # Examples of the mini-batch, which are the same number for all: the paper's equal weights.
+    # The size of the mini-batch, which is the same for all clients: the paper's equal weights.
     metrics = {"train_loss": loss, "num-examples": work.federation.batch_size}
     content = {"arrays": ArrayRecord({"w": Array(w)}), "metrics": MetricRecord(metrics)}
     return Message(RecordDict(content), reply_to=message)

@@ -1,4 +1,4 @@
-"""The table of a run: each client's accuracy, and how often it took part."""
+"""The table of a run: each client's accuracy, and how often it has trained."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from adcs.run_folder import RunFolder
 
 
 def table(folder: str | Path) -> str:
-    """Return the table of a run folder, accuracies as they were last evaluated."""
+    """Return the table of a run folder, with the accuracies of the last evaluation."""
     lines = list(RunFolder.open(folder).records())
     if not lines:
         return "no round is done"

@@ -15,11 +15,10 @@ from adcs.cli.compare import compare
 from adcs.cli.errors import guarded
 from adcs.cli.explain import explain
 from adcs.cli.options import check_folder
-from adcs.cli.reproduce import reproduce
 from adcs.cli.theory import theory
 from adcs.experiments.console import show_table
 from adcs.experiments.specs import NAMES, describe
-from adcs.simulation.datasets.registry import available, fetch
+from adcs.simulation.datasets import available, fetch
 
 
 class Commands(TyperGroup):
@@ -35,7 +34,7 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help="Client scheduling for federated learning: compare schedulers, reproduce the paper.",
+    help="Client scheduling for federated learning: compare schedulers on the simulator.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -43,7 +42,6 @@ app = typer.Typer(
 data = typer.Typer(cls=Commands, help="The data sets that are known by name.", no_args_is_help=True)
 app.add_typer(data, name="data")
 app.command()(compare)
-app.command()(reproduce)
 app.command()(explain)
 app.command()(theory)
 

@@ -23,13 +23,12 @@ from adcs.cli.options import (
 from adcs.experiments import wording
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import progress, say, shout, show_table
-from adcs.experiments.folders import create_run, experiment_of, next_folder
 from adcs.experiments.records import checked_records
 from adcs.experiments.report import baseline_of, results, seeds_of, warnings, write_report
-from adcs.experiments.runner import run_experiment
+from adcs.experiments.runner import create_run, experiment_of, run_experiment
 from adcs.experiments.statistics import FEWEST, Row
-from adcs.run_folder import RunFolder
-from adcs.simulation.datasets.registry import Dataset, DataUnavailable
+from adcs.run_folder import RunFolder, next_folder
+from adcs.simulation.datasets import Dataset, DataUnavailable
 
 WHAT, DATA, TRAINING, RUN = "What is compared", "Data and clients", "Training", "The run"
 PAPER = Experiment()

@@ -14,9 +14,9 @@ import typer
 
 from adcs.cli.stopping import exit_code
 from adcs.experiments.console import say
-from adcs.experiments.scheduler_errors import SchedulerFailed
 from adcs.run_folder import InUse
-from adcs.simulation.datasets.registry import DataUnavailable
+from adcs.simulation.datasets import DataUnavailable
+from adcs.simulation.scheduler_errors import SchedulerFailed
 
 WRONG = 2
 ENDED = "a process ended before its work, perhaps for want of memory"

@@ -11,12 +11,11 @@ import typer
 from adcs._types import ClientId
 from adcs.cli.errors import guarded
 from adcs.cli.options import open_run
-from adcs.experiments import why
+from adcs.experiments import explain as explanation
 from adcs.experiments.config import Experiment
 from adcs.experiments.console import progress, say, shout, show_table
-from adcs.experiments.folders import experiment_of
 from adcs.experiments.records import checked_records
-from adcs.experiments.replay import replay
+from adcs.experiments.runner import experiment_of
 from adcs.experiments.specs import make_scheduler
 from adcs.run_folder import RunFolder
 from adcs.schedulers.base import Cohort
@@ -62,7 +61,7 @@ def explain(
     number = None if client is None else _number(client, experiment.clients)
     held = folder.config.get("data_fingerprint")
     with progress("replay", "rounds") as report:
-        choice, evaluated, counts = replay(
+        choice, evaluated, counts = explanation.replay(
             experiment, seed, label, server_round, report, fingerprint=held
         )
     _check(folder, label, seed, evaluated, counts)
@@ -73,7 +72,7 @@ def _tell(choice: Choice, title: str, server_round: int, client: ClientId | None
     """Show a choice, or say of one client why it was chosen or not."""
     typer.echo(f"{title}: clients {', '.join(map(str, choice.cohort.clients))}")
     if client is not None:
-        typer.echo(why.sentence(choice, client))
+        typer.echo(explanation.sentence(choice, client))
         return
     if choice.theta is not None:
         oldest = choice.cohort.diagnostics.get("oldest_report", server_round)
@@ -85,13 +84,13 @@ def _tell(choice: Choice, title: str, server_round: int, client: ClientId | None
     if waited := choice.cohort.diagnostics.get("waited"):
         late = ", ".join(map(str, waited))
         typer.echo(f"Chosen before all others, because they had waited for too long: {late}.")
-    found = why.tables(choice)
+    found = explanation.tables(choice)
     if choice.explanation is not None and choice.explanation.left_out:
-        typer.echo(why.REASONS)
+        typer.echo(explanation.REASONS)
     for table in found:
         show_table(*table)
     if not found:
-        typer.echo(why.at_random(choice))
+        typer.echo(explanation.at_random(choice))
 
 
 def _label(experiment: Experiment, wanted: str | None) -> str:
@@ -156,7 +155,7 @@ def _show_recorded(record: Mapping[str, Any], server_round: int, client: str | N
     if client is not None:
         chosen = client in map(str, record.get("chosen") or ())
         typer.echo(f"Client {client} was {'chosen' if chosen else 'not chosen'}.")
-    for title, heads, rows in why.recorded_tables(record):
+    for title, heads, rows in explanation.recorded_tables(record):
         kept: list[Any] = [row for row in rows if client is None or row[0] == client]
         if kept:
             show_table(title, heads, kept)

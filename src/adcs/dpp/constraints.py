@@ -1,4 +1,4 @@
-"""What a chosen set must obey besides its size: who may be in, who must be, how many per group."""
+"""Constraints on a chosen set: candidates, required rows, given rows, and caps per group."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adcs._types import IndexArray
+from adcs._validation import check_int
 from adcs.dpp.kernel import check_m
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """Constraints on a set of m rows out of n.
+    """Constraints on a set of m out of n rows.
 
     Parameters
     ----------
     candidates
-        Indices that may be chosen; None means all.
+        Indices of the rows that may be chosen; None means all.
     required
-        Indices that must be chosen; they are taken first.
+        Indices of the rows that must be chosen; they are picked first.
     groups
         One label for each of the n rows (a site, an operator); None means no groups.
     caps
@@ -55,10 +56,14 @@ class Constraints:
         )
 
     def resolve(self, n: int, m: int) -> ResolvedConstraints:
-        """Check the constraints against n rows and m slots, and return them resolved."""
+        """Return checked arrays over n rows; raise ValueError if no m rows meet the constraints.
+
+        >>> Constraints(required=[2]).resolve(n=3, m=1).required
+        array([2])
+        """
         if not self:
             check_m(m, n)
-            return _whole(n)
+            return _unconstrained(n)
         allowed = self._allowed(n)
         given = _indices(self.given, n, "given")
         allowed[given] = False
@@ -111,27 +116,24 @@ class Constraints:
             for label in order
         ]
         for label, value in zip(order, values, strict=True):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
-                raise ValueError(
-                    f"caps must be whole numbers of at least 0: {label!r} has {value!r}"
-                )
+            check_int(f"the cap of group {label!r}", value, minimum=0)
         return codes, np.asarray(values, dtype=np.intp)
 
 
 @dataclass(frozen=True)
 class ResolvedConstraints:
-    """Constraints resolved against n rows and checked.
+    """Constraints as checked arrays over n rows.
 
     Attributes
     ----------
     allowed
-        Which rows may be chosen.
+        Mask of the rows that may be chosen.
     required
-        Rows that must be.
+        The rows that must be chosen.
     codes
-        The number of each row's group.
+        The group of each row, as a number.
     caps
-        For each group, how many of its rows may be chosen besides the given ones.
+        For each group, how many of its rows may be chosen in addition to the given ones.
     given
         Rows that are chosen already.
     """
@@ -144,16 +146,16 @@ class ResolvedConstraints:
 
     @property
     def capped(self) -> bool:
-        """Whether any group has a cap that could ever bind."""
+        """Whether a cap can limit the choice."""
         return self.caps.size > 1 or bool(self.caps[0] < self.allowed.size)
 
 
 @lru_cache(maxsize=4)
-def _whole(n: int) -> ResolvedConstraints:
+def _unconstrained(n: int) -> ResolvedConstraints:
     allowed, codes = np.ones(n, dtype=bool), np.zeros(n, dtype=np.intp)
     none, caps = np.empty(0, dtype=np.intp), np.array([n], dtype=np.intp)
     for array in (allowed, none, codes, caps):
-        array.flags.writeable = False  # it is shared
+        array.flags.writeable = False  # the arrays are cached
     return ResolvedConstraints(allowed, none, codes, caps, none)
 
 

@@ -1,8 +1,8 @@
 """Facility location: rows that represent all others (DivFL, Balakrishnan et al., ICLR 2022).
 
-A set S costs sum_i min_{j in S} d_ij, the distance from every row to the nearest chosen one. The
-fall in cost is monotone and submodular, so greedy reaches 1 - 1/e of the best fall, and a gain
-computed earlier is an upper bound for later: most need not be computed again.
+The cost of a set S is sum_i min_{j in S} d_ij, the distance from every row to the nearest chosen
+one. The decrease in cost is monotone and submodular, so greedy reaches 1 - 1/e of the largest
+decrease. A gain computed earlier is an upper bound, so most gains need not be computed again.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from adcs._types import Float64Array, IndexArray
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.kernel import as_rows
+from adcs.dpp.tolerances import COST_TIE, EXCLUDED, best_row, tie_order
 
-_TIE = 1e-12  # of the cost: differences below it are rounding
-_CLOSE = 1e-2  # of |a|^2 + |b|^2: below it, cancellation would show in d^2
-_BATCH = 64  # gains refreshed at a time
+_CLOSE = 1e-2  # of |a|^2 + |b|^2; below it, d^2 would lose digits by cancellation
+_BATCH = 64  # gains computed at a time
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class FacilityResult:
     indices
         The rows, in the order in which they were picked.
     gains
-        By how much each pick lowered the cost. Before the first pick every candidate counts as
-        being at the largest distance that occurs.
+        The decrease in cost by each pick. Before the first pick, every candidate is at the largest
+        distance that occurs.
     assignment
         For each row, the chosen or given row nearest to it: itself if chosen or given, -1 for
         any other row that is not a candidate.
@@ -48,8 +48,8 @@ class FacilityResult:
 def pairwise_distances(updates: ArrayLike) -> Float64Array:
     """Return the Euclidean distances between rows, symmetric, zero on the diagonal.
 
-    Distances come from inner products; rows close to each other, for which that would cancel,
-    are subtracted instead.
+    Distances come from inner products. Rows close to each other are subtracted instead, because
+    inner products would lose digits.
 
     >>> pairwise_distances([[0.0, 0.0], [3.0, 4.0], [3.0, 4.0]])
     array([[0., 5., 5.],
@@ -59,14 +59,14 @@ def pairwise_distances(updates: ArrayLike) -> Float64Array:
     rows = as_rows(updates)
     exponent = 0
     if rows.dtype == np.float32:
-        rows = rows.astype(np.float64)  # whose range holds the squares of any float32
+        rows = rows.astype(np.float64)  # the squares of any float32 fit
     else:
-        # A power of two keeps squares in range and rounds nothing.
+        # A power of two keeps squares in range without rounding.
         exponent = int(np.frexp(np.abs(rows).max())[1])
         rows = np.ldexp(rows, -exponent)
     gram = rows @ rows.T
-    lengths = np.diagonal(gram)
-    both = lengths[:, None] + lengths
+    squared_norms = np.diagonal(gram)
+    both = squared_norms[:, None] + squared_norms
     square = both - 2.0 * gram
     close = np.triu(square <= _CLOSE * both, k=1)
     distances: Float64Array = np.sqrt(np.maximum(np.triu(square, k=1), 0.0))
@@ -86,11 +86,11 @@ def facility_location(
     *,
     constraints: Constraints = Constraints(),  # noqa: B008 - frozen
 ) -> FacilityResult:
-    """Choose m rows greedily so that every candidate is near to one of them.
+    """Choose m rows greedily so that every candidate is near one of them.
 
-    The first pick is the medoid. Exactly m distinct rows are returned, even where the last ones
-    gain nothing; a tie goes to the lower index. Rows that are not candidates play no part:
-    neither can they be chosen, nor are distances to them counted.
+    The first pick is the medoid. Returns exactly m distinct rows, even if the last ones gain
+    nothing; a tie goes to the lower index. Rows that are not candidates are not chosen, and their
+    distances do not count.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def facility_location(
     m
         How many rows to choose.
     constraints
-        Who may be chosen, who must be (they are picked first), and how many per group.
+        As in `greedy_map`; given rows already cover the rows near them.
 
     Examples
     --------
@@ -113,73 +113,74 @@ def facility_location(
         raise ValueError(f"distances must be square, got shape {d.shape}")
     if d.min() < 0.0:
         raise ValueError(f"distances must not be negative, got {d.min():g}")
-    # Sums of the largest distances would overflow; a power of two rounds nothing of them.
+    # Sums of the largest distances would overflow; a power of two does not round them.
     shift = 64 if d.max() > 1e290 else 0
     d = np.ldexp(d, -shift) if shift else d
-    room = constraints.resolve(n, m)
-    among = np.flatnonzero(room.allowed)
-    cover = _Cover(d, among)
-    places = room.caps.copy()
+    resolved = constraints.resolve(n, m)
+    members = np.flatnonzero(resolved.allowed)
+    cover = _Cover(d, members)
+    slots = resolved.caps.copy()
     picks: list[int] = []
     gains: list[float] = []
-    for row in room.given:
+    for row in resolved.given:
         cover.add(int(row))
     required = np.zeros(n, dtype=bool)
-    required[room.required] = True
-    free = room.allowed.copy()
+    required[resolved.required] = True
+    free = resolved.allowed.copy()
     while len(picks) < m:
-        first = len(picks) < room.required.size
-        row, gain = cover.best(free & (required if first else places[room.codes] > 0))
+        first = len(picks) < resolved.required.size
+        row, gain = cover.best(free & (required if first else slots[resolved.codes] > 0))
         picks.append(row)
         gains.append(gain)
         cover.add(row)
         free[row] = False
-        places[room.codes[row]] -= 1
+        slots[resolved.codes[row]] -= 1
     chosen = np.array(picks, dtype=np.intp)
-    centres = np.sort(np.append(chosen, room.given))
+    centres = np.append(chosen, resolved.given)
+    centres = centres[tie_order(centres)]
     assignment = np.full(n, -1, dtype=np.intp)
-    assignment[among] = _nearest(d[np.ix_(among, centres)], centres)
+    assignment[members] = _nearest(d[np.ix_(members, centres)], centres)
     assignment[centres] = centres
     with np.errstate(over="ignore"):
         most = np.finfo(np.float64).max
-        lowered = np.minimum(np.ldexp(gains, shift), most)
+        scaled_gains = np.minimum(np.ldexp(gains, shift), most)
         cost = min(float(np.ldexp(cover.nearest.sum(), shift)), float(most))
-    return FacilityResult(chosen, lowered, assignment, cost)
+    return FacilityResult(chosen, scaled_gains, assignment, cost)
 
 
 class _Cover:
-    """Distances from each candidate to the nearest pick, and bounds on gains of further picks."""
+    """Distances from each candidate to the nearest pick, and upper bounds on further gains."""
 
-    def __init__(self, distances: Float64Array, among: IndexArray) -> None:
-        self._distances = np.ascontiguousarray(distances[among].T)  # a row for each possible pick
-        self.nearest = np.full(among.size, self._distances[among].max())
+    def __init__(self, distances: Float64Array, members: IndexArray) -> None:
+        self._distances = np.ascontiguousarray(distances[members].T)  # a row for each possible pick
+        self.nearest = np.full(members.size, self._distances[members].max())
         self._bound = np.full(distances.shape[1], np.inf)
 
-    def best(self, open_: NDArray[np.bool_]) -> tuple[int, float]:
-        """Return the row, of those open, that lowers the cost most, and by how much."""
-        fresh = ~open_
+    def best(self, candidates: NDArray[np.bool_]) -> tuple[int, float]:
+        """Return the row of a mask that lowers the cost most, and by how much."""
+        fresh = ~candidates
         top = -np.inf
-        tolerance = _TIE * float(self.nearest.sum())
+        tolerance = COST_TIE * float(self.nearest.sum())
         while True:
             stale = np.flatnonzero(~fresh & (self._bound >= top - tolerance))
             if stale.size == 0:
                 break
             if stale.size > _BATCH:
                 stale = stale[np.argpartition(-self._bound[stale], _BATCH)[:_BATCH]]
-            fall = self.nearest - self._distances[stale]
-            self._bound[stale] = np.maximum(fall, 0.0).sum(axis=1)
+            decrease = self.nearest - self._distances[stale]
+            self._bound[stale] = np.maximum(decrease, 0.0).sum(axis=1)
             fresh[stale] = True
             top = max(top, float(self._bound[stale].max()))
-        row = int(np.flatnonzero(open_ & (self._bound >= top - tolerance))[0])
+        row = best_row(np.where(candidates, self._bound, EXCLUDED), top - tolerance)
         return row, float(self._bound[row])
 
     def add(self, row: int) -> None:
-        """Let a row be picked."""
+        """Add a pick."""
         np.minimum(self.nearest, self._distances[row], out=self.nearest)
 
 
 def _nearest(distances: Float64Array, chosen: IndexArray) -> IndexArray:
-    """Return for each row the nearest of chosen, the first of equals."""
+    """Return for each row the nearest of chosen, which is in tie order."""
     least = distances.min(axis=1, keepdims=True)
-    place: IndexArray = (distances <= least * (1.0 + _TIE)).argmax(axis=1)
-    return chosen[place]
+    position: IndexArray = (distances <= least * (1.0 + COST_TIE)).argmax(axis=1)
+    return chosen[position]

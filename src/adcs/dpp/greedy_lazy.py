@@ -1,84 +1,88 @@
-"""Greedy search that looks at few rows: a fresh pool, and old bounds for everybody else.
+"""Greedy search over features that looks at few rows, without a kernel.
 
-A residual only shrinks as rows are chosen, so an old score is an upper bound on today's. The pool
-holds the rows with the best bounds, and their residuals follow every pick. As long as the pool's
-leader beats the best bound outside, nobody outside needs to be looked at. When it does not, the
-rows above it are brought up to date by one matrix product, and the pool is drawn anew.
+A residual only shrinks as rows are chosen, so an earlier score is an upper bound on the present
+one. The pool holds the rows with the best bounds, and their residuals are updated at every pick.
+While the pool's best row beats the best bound outside, no row outside needs to be looked at. When
+it does not, one matrix product updates the rows above it, and the pool is filled anew.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from adcs._types import Float64Array, IndexArray
-from adcs.dpp.row_sources import RowSource
-from adcs.dpp.tolerances import LOWEST, NOT, Scoring
+from adcs._types import Float64Array, FloatArray, IndexArray
+from adcs.dpp.kernel import as_table, similarity, unit_rows
+from adcs.dpp.tolerances import EXCLUDED, Scoring, preferred_to, tie_order, tie_winner
 
-_SAMPLE = 1 << 16  # how many scores are enough to tell a quantile
-_OFTEN = 16  # picks between refills below which they come too often
-_CROWD = 64  # rows too close to call in float32, per pick, with which it is not worth going on
+_CHUNK = 1 << 21  # bytes of rows in one matrix product: small enough to stay in cache
+_POOL = 1 << 20  # the most entries of the rows in the pool
+_SMALL_NORM, _LARGE_NORM = 1e-24, 1e24  # squared norms between which float32 cannot overflow
+_QUANTILE_SAMPLE = 1 << 16  # this many scores are enough to estimate a quantile
+_REFILL_INTERVAL = 16  # picks between refills; below it, a refill looks at more rows
+_CLOSE_CALLS = 64  # ties per pick that float32 cannot decide, from which float64 pays
 
 
 class LazySearch:
-    """One greedy run: rows are opened to the race, and the best one is added again and again.
+    """Greedy search over feature rows.
 
     Examples
     --------
-    >>> from adcs.dpp.row_sources import KernelRowSource
-    >>> scoring = Scoring.of_kernel(np.eye(2), None, theta=0.5)
-    >>> search = LazySearch(KernelRowSource(np.eye(2)), scoring, np.array([1.0, 2.0]), m=2)
-    >>> search.open(np.arange(2))
-    >>> next(search.race())
+    >>> scoring = Scoring.of_features(np.eye(2), None, theta=0.5)
+    >>> search = LazySearch(FeatureRows(np.eye(2)), scoring, np.array([1.0, 2.0]), m=2)
+    >>> search.admit(np.arange(2))
+    >>> next(search.picks())
     (1, 1.0)
     """
 
-    def __init__(self, rows: RowSource, scoring: Scoring, quality: Float64Array, m: int) -> None:
+    def __init__(self, rows: FeatureRows, scoring: Scoring, quality: Float64Array, m: int) -> None:
         rows.restart(m)
         n, size = rows.n, rows.pool_size
         self._rows, self._scoring = rows, scoring
-        self._all_weights = scoring.weigh(quality)
-        self._floor = scoring.floor if scoring.theta < 1.0 else NOT
+        self._all_weights = scoring.quality_term(quality)
+        self._floor = scoring.floor if scoring.theta < 1.0 else -math.inf
         self._k = 0  # picks that have a direction of their own
         self._smallest = 1.0  # r^2 among them
         # Every r^2 below is an upper bound, and too large by at most its slack.
-        # Outside the pool: bounds, the number of picks they rest on, and the scores they give.
+        # Outside the pool: bounds, the number of picks they are based on, and their scores.
         self._bound = np.ones(n)
         self._slack = np.zeros(n)
         self._depth = np.zeros(n, dtype=np.int32)
-        self._outside = np.full(n, NOT)
-        self._ceiling = NOT
-        self._reach = size  # how many rows a refill looks at
-        self._last = 0  # k at the last refill
+        self._outside = np.full(n, EXCLUDED)
+        self._outside_max = EXCLUDED
+        self._refill_size = size  # how many rows a refill looks at
+        self._last_refill = 0  # k at the last refill
         # The pool: a slot whose weight is -inf is free.
         self._row = np.zeros(size, dtype=np.intp)
         self._square = np.zeros(size)
-        self._weight = np.full(size, NOT)
+        self._weight = np.full(size, EXCLUDED)
         self._score = np.empty(size)
         self._pool_slack = np.zeros(size)
-        self._settled = 0  # how many slots were too close to call without looking again
+        self._close_calls = 0  # how many slots had to be recomputed in float64
 
-    def open(self, rows: IndexArray) -> None:
-        """Let rows outside the pool into the race."""
+    def admit(self, rows: IndexArray) -> None:
+        """Make rows, all of them outside the pool, candidates."""
         self._outside[rows] = self._scoring.score(self._bound[rows], self._all_weights[rows])
-        self._ceiling = float(self._outside.max())
+        self._outside_max = float(self._outside.max())
 
-    def close(self, rows: NDArray[np.bool_]) -> None:
-        """Take the rows of a mask out of the race, wherever they are."""
-        self._outside[rows] = NOT
-        self._weight[rows[self._row]] = NOT
+    def exclude(self, rows: NDArray[np.bool_]) -> None:
+        """Remove the rows of a mask from the candidates."""
+        self._outside[rows] = EXCLUDED
+        self._weight[rows[self._row]] = EXCLUDED
 
-    def race(self) -> Iterator[tuple[int, float]]:
-        """Add the best row and yield it with its r^2, until no row in the race adds anything."""
-        while (slot := self._leader()) is not None:
+    def picks(self) -> Iterator[tuple[int, float]]:
+        """Add the best candidate and yield it with its r^2, until none adds a direction."""
+        while (slot := self._best_slot()) is not None:
             row, square = int(self._row[slot]), float(self._square[slot])
-            self._weight[slot] = NOT
-            if self._dependent(slot):
+            self._weight[slot] = EXCLUDED
+            if self._is_dependent(slot):
                 yield row, 0.0
                 continue
-            square, shrink, error = self._rows.extend(slot, row, square)
+            square, shrink, error = self._rows.extend_basis(row)
             self._square -= shrink
             if error is not None:
                 self._square += error
@@ -87,127 +91,131 @@ class LazySearch:
             self._smallest = min(self._smallest, square)
             yield row, square
 
-    def _dependent(self, slot: int) -> bool:
-        """Say whether a row of the pool adds no direction."""
+    def _is_dependent(self, slot: int) -> bool:
+        """Return whether a row of the pool adds no direction."""
         square, scoring = float(self._square[slot]), self._scoring
-        if square <= scoring.floor or square >= scoring.doubtful(self._smallest) or not self._k:
+        large = square >= scoring.recheck_threshold(self._smallest)
+        if square <= scoring.floor or large or not self._k:
             return square <= scoring.floor
-        return not self._rows.significant(slot, int(self._row[slot]), square, scoring)
+        return not self._rows.exact_square(int(self._row[slot])) > scoring.floor
 
-    def _leader(self) -> int | None:
-        """Return the slot of the best row in the race, after refilling the pool if need be."""
+    def _best_slot(self) -> int | None:
+        """Return the pool slot of the best candidate, after a refill if needed; None if none."""
         scoring, weight = self._scoring, self._weight
         while True:
             score, square = scoring.score(self._square, weight, out=self._score), self._square
             slot = int(score.argmax())
             best = float(score[slot])
-            if best == NOT:
-                if self._ceiling == NOT:
+            if best == EXCLUDED:
+                if self._outside_max == EXCLUDED:
                     return None
-                self._refill(NOT, NOT, -1)
+                self._refill(EXCLUDED, EXCLUDED, -1)
                 continue
             top = float(square[slot])
             if top <= self._floor:
-                weight[square <= self._floor] = NOT
+                weight[square <= self._floor] = EXCLUDED
                 continue
             slack = float(self._pool_slack[slot])
-            if slack > 0.01 * top and self._sharpen():
+            if slack > 0.01 * top and self._use_float64():
                 continue
-            margin = scoring.tolerance(top, float(weight[slot]))
-            if slack:
-                best = scoring.one(top - slack, float(weight[slot]))
-            low = max(best - margin, LOWEST)
+            own_weight = float(weight[slot])
+            # The lowest score that the best row may have, less the margin of a tie.
+            least = scoring.score_one(top - slack, own_weight) if slack else best
+            low = scoring.tie_limit(least, top, own_weight)
             tied = (score >= low).nonzero()[0]
-            if tied.size > 1 or self._ceiling >= low:
+            if tied.size > 1 or self._outside_max >= low:
                 if slack:
-                    self._settled += tied.size
-                    if self._settled > _CROWD * (self._k + 8) and self._sharpen():
+                    self._close_calls += tied.size
+                    if self._close_calls > _CLOSE_CALLS * (self._k + 8) and self._use_float64():
                         continue
-                slot, best, margin = self._settle(tied)
+                slot, low, high = self._decide(tied)
                 if slot < 0:
                     continue
-                low = max(best - margin, LOWEST)
-                if self._ceiling >= low and self._refill(low, best + margin, int(self._row[slot])):
+                if self._outside_max >= low and self._refill(low, high, int(self._row[slot])):
                     continue
-            if self._floor > NOT and self._dependent(slot):
-                weight[slot] = NOT
+            if self._scoring.theta < 1.0 and self._is_dependent(slot):
+                weight[slot] = EXCLUDED
                 continue
             return slot
 
-    def _settle(self, tied: IndexArray) -> tuple[int, float, float]:
-        """Return the best of some slots by their exact r^2, its score and the margin of a tie."""
+    def _decide(self, tied: IndexArray) -> tuple[int, float, float]:
+        """Return the winner of some slots by their exact r^2, and the range of scores that tie.
+
+        The slot is -1 if none of them adds a direction.
+        """
         rows, weight = self._row[tied], self._weight[tied]
-        square = self._rows.squares(rows, self._square[tied])
+        square = self._rows.exact_squares(rows, self._square[tied])
         self._square[tied] = square
         self._pool_slack[tied] = 0.0
         score = self._scoring.score(square, weight)
-        score[square <= self._floor] = NOT
+        score[square <= self._floor] = EXCLUDED
         first = int(score.argmax())
-        best = float(score[first])
-        if best == NOT:
-            return -1, best, 0.0
-        margin = self._scoring.tolerance(float(square[first]), float(weight[first]))
-        equal = (score >= max(best - margin, LOWEST)).nonzero()[0]
-        return int(tied[equal[rows[equal].argmin()]]), best, margin
+        best, top, own_weight = float(score[first]), float(square[first]), float(weight[first])
+        if best == EXCLUDED:
+            return -1, best, best
+        low = self._scoring.tie_limit(best, top, own_weight)
+        high = best + self._scoring.tie_margin(top, own_weight)
+        equal = (score >= low).nonzero()[0]
+        return int(tied[equal[tie_winner(rows[equal])]]), low, high
 
-    def _sharpen(self) -> bool:
-        """Start over with exact squares, the pool included; False if they are exact already."""
-        if not self._rows.sharpen():
+    def _use_float64(self) -> bool:
+        """Switch to exact squares and empty the pool; return False if they are exact already."""
+        if not self._rows.use_float64():
             return False
-        # Bounds that rest on no pick are computed from scratch, and exactly, before they are used.
-        self._evict((self._weight > NOT).nonzero()[0], 0)
+        # Bounds based on no pick are computed from the start, and exactly, before they are used.
+        self._evict((self._weight > EXCLUDED).nonzero()[0], 0)
         self._depth[:] = 0
         self._slack[:] = 0.0
-        self._ceiling = float(self._outside.max())
+        self._outside_max = float(self._outside.max())
         return True
 
-    def _refill(self, low: float, high: float, leader: int) -> bool:
-        """Draw the pool anew if a row outside may beat the leader; say whether one may.
+    def _refill(self, low: float, high: float, winner: int) -> bool:
+        """Fill the pool anew if a row outside may beat the winner; return whether one may.
 
-        Scores from low to high tie with the leader's, and a tie goes to the lower row.
+        Scores from low to high tie with the winner's.
         """
         outside = self._outside
         rivals = outside > high
-        if leader > 0:
-            rivals[:leader] |= outside[:leader] >= low
+        if winner >= 0:
+            rivals[preferred_to(winner)] |= outside[preferred_to(winner)] >= low
         count = int(np.count_nonzero(rivals))
         if count == 0:
-            self._ceiling = float(outside.max())
+            self._outside_max = float(outside.max())
             return False
-        # Few large refills beat many small ones: reach further while they come too often.
-        if self._k - self._last < _OFTEN:
-            self._reach = min(4 * self._reach, outside.size)
-        elif self._k - self._last > 2 * _OFTEN:
-            self._reach = max(self._reach // 2, self._row.size)
-        self._last = self._k
-        self._refresh(self._best_outside(max(self._reach, 2 * count), low))
-        self._draw(low, high)
-        self._ceiling = float(outside.max())
+        # Few large refills are faster than many small ones.
+        if self._k - self._last_refill < _REFILL_INTERVAL:
+            self._refill_size = min(4 * self._refill_size, outside.size)
+        elif self._k - self._last_refill > 2 * _REFILL_INTERVAL:
+            self._refill_size = max(self._refill_size // 2, self._row.size)
+        self._last_refill = self._k
+        self._update_bounds(self._best_outside(max(self._refill_size, 2 * count), low))
+        self._fill_pool(low, high)
+        self._outside_max = float(outside.max())
         return True
 
     def _best_outside(self, count: int, low: float) -> IndexArray:
         """Return about count of the best rows outside, and all whose score is low or more."""
         outside = self._outside
-        stride = max(1, outside.size // _SAMPLE)
+        stride = max(1, outside.size // _QUANTILE_SAMPLE)
         sample = outside[::stride]
-        place = count // stride + 1
-        level = np.partition(sample, -place)[-place] if place <= sample.size else NOT
-        if low > NOT:
+        rank = count // stride + 1
+        level = np.partition(sample, -rank)[-rank] if rank <= sample.size else EXCLUDED
+        if low > EXCLUDED:
             level = min(level, low)
-        return (outside >= level if level > NOT else outside > NOT).nonzero()[0]
+        return (outside >= level if level > EXCLUDED else outside > EXCLUDED).nonzero()[0]
 
-    def _refresh(self, rows: IndexArray) -> None:
-        """Bring the bounds of rows up to date with the whole basis."""
+    def _update_bounds(self, rows: IndexArray) -> None:
+        """Update the bounds of rows to the whole basis."""
         depth = self._depth[rows]
         for start in np.flatnonzero(np.bincount(depth)):
             if start == self._k:
                 break
             part = rows if depth[0] == start and (depth == start).all() else rows[depth == start]
             for i in range(0, part.size, self._rows.chunk):
-                self._refresh_chunk(part[i : i + self._rows.chunk], int(start))
+                self._update_chunk(part[i : i + self._rows.chunk], int(start))
         self._depth[rows] = self._k
 
-    def _refresh_chunk(self, rows: IndexArray, start: int) -> None:
+    def _update_chunk(self, rows: IndexArray, start: int) -> None:
         shrink, error = self._rows.projections(rows, start)
         old = self._bound[rows]
         fresh = (old if start else 1.0) - shrink
@@ -218,40 +226,191 @@ class LazySearch:
         np.minimum(fresh, old, out=fresh)
         self._bound[rows] = fresh
         score = self._scoring.score(fresh, self._all_weights[rows])
-        score[fresh <= self._floor] = NOT
+        score[fresh <= self._floor] = EXCLUDED
         self._outside[rows] = score
 
-    def _draw(self, low: float, high: float) -> None:
-        """Fill the pool with the best of itself and the fresh rows, ties going to the lower row."""
+    def _fill_pool(self, low: float, high: float) -> None:
+        """Fill the pool with the best of itself and the updated rows outside."""
         size = self._row.size
         near = self._best_outside(2 * size, low)
         near = near[self._depth[near] == self._k]
-        alive = (self._weight > NOT).nonzero()[0]
-        score = np.concatenate((self._score[alive], self._outside[near]))
+        held = (self._weight > EXCLUDED).nonzero()[0]
+        score = np.concatenate((self._score[held], self._outside[near]))
         taken = np.ones(score.size, dtype=bool)
         if score.size > size:
-            rows = np.concatenate((self._row[alive], near))
+            rows = np.concatenate((self._row[held], near))
             score[(score >= low) & (score <= high)] = high
             last = np.partition(score, -size)[-size]
             taken = score > last
             equal = (score == last).nonzero()[0]
-            room = size - int(np.count_nonzero(taken))
-            taken[equal[np.argsort(rows[equal])[:room]]] = True
-        self._evict(alive[~taken[: alive.size]], self._k)
-        coming = near[taken[alive.size :]]
-        slots = (self._weight == NOT).nonzero()[0][: coming.size]
-        self._row[slots] = coming
-        self._rows.load(slots, coming)
-        self._square[slots] = self._bound[coming]
-        self._pool_slack[slots] = self._slack[coming]
-        self._weight[slots] = self._all_weights[coming]
-        self._outside[coming] = NOT
+            free = size - int(np.count_nonzero(taken))
+            taken[equal[tie_order(rows[equal])[:free]]] = True
+        self._evict(held[~taken[: held.size]], self._k)
+        entering = near[taken[held.size :]]
+        slots = (self._weight == EXCLUDED).nonzero()[0][: entering.size]
+        self._row[slots] = entering
+        self._rows.load(slots, entering)
+        self._square[slots] = self._bound[entering]
+        self._pool_slack[slots] = self._slack[entering]
+        self._weight[slots] = self._all_weights[entering]
+        self._outside[entering] = EXCLUDED
 
     def _evict(self, slots: IndexArray, depth: int) -> None:
-        """Move slots of the pool outside, with bounds that rest on depth picks."""
+        """Move slots of the pool outside, with bounds based on depth picks."""
         rows = self._row[slots]
         self._bound[rows] = self._square[slots]
         self._slack[rows] = self._pool_slack[slots]
         self._depth[rows] = depth
         self._outside[rows] = self._scoring.score(self._square[slots], self._weight[slots])
-        self._weight[slots] = NOT
+        self._weight[slots] = EXCLUDED
+
+
+class FeatureRows:
+    """N feature rows, an orthonormal basis of the chosen ones, and a pool of unit rows.
+
+    No N x N or N x m array is formed, nor a copy of the rows. The basis is in float64. Rows are
+    multiplied in float32, with a bound on the error, until that is not exact enough.
+
+    Examples
+    --------
+    >>> rows = FeatureRows([[3.0, 4.0], [0.0, 2.0]])
+    >>> rows.restart(m=2)
+    >>> round(rows.extend_basis(0)[0], 12), round(rows.exact_square(1), 12)
+    (1.0, 0.36)
+    """
+
+    def __init__(self, features: ArrayLike, *, unit: bool = False, name: str = "features") -> None:
+        rows = as_table(features, name)
+        squares = squared_norms(rows)
+        in_range = bool((squares > _SMALL_NORM).all() and (squares < _LARGE_NORM).all())
+        if not in_range:  # too small or large, or zero or not finite, which unit_rows refuses
+            rows = unit_rows(rows, name)
+        if unit and not np.allclose(squares, 1.0, rtol=0.0, atol=1e-2):
+            worst = int(np.abs(squares - 1.0).argmax())
+            raise ValueError(
+                f"{name} must have length one where unit=True: "
+                f"row {worst} has length {float(np.sqrt(squares[worst])):g}"
+            )
+        self.n, self._d = rows.shape
+        most = max(4, _POOL // self._d)
+        self.pool_size = min(self.n, max(most // 4, min(most, self.n // 32)))
+        self.chunk = max(1, _CHUNK // (4 * self._d))
+        self._x = rows
+        self._squared_norms = squares if in_range else squared_norms(rows)
+        # Rounding of a dot product of unit vectors in float32, of the basis and of the norms.
+        self._dot_error = (min(self._d, 2.0 * self._d**0.5) + 4.0) * 2.0**-24
+
+    def restart(self, m: int) -> None:
+        """Discard the basis; at most m vectors will follow."""
+        self._k = 0
+        self._exact = False
+        self._basis = np.empty((m, self._d))
+        self._basis32 = np.empty((m, self._d), dtype=np.float32)
+        self._pool: FloatArray = np.zeros((self.pool_size, self._d), np.float32)
+
+    def gram(self) -> Float64Array:
+        """Return the kernel C of all rows.
+
+        >>> FeatureRows([[3.0, 4.0], [0.0, 2.0]]).gram()
+        array([[1. , 0.8],
+               [0.8, 1. ]])
+        """
+        return similarity(self._x)
+
+    def load(self, slots: IndexArray, rows: IndexArray) -> None:
+        """Copy rows into slots of the pool, scaled to norm one."""
+        if self._exact:
+            self._pool[slots] = self._unit64(rows)
+            return
+        block = self._x.take(rows, axis=0).astype(np.float32, copy=False)
+        block *= (1.0 / np.sqrt(self._squared_norms[rows])).astype(np.float32, copy=False)[:, None]
+        self._pool[slots] = block
+
+    def extend_basis(self, row: int) -> tuple[float, Float64Array, Float64Array | None]:
+        """Add a row to the basis.
+
+        Returns its r^2, by how much that of each row of the pool shrinks, and the error of that,
+        None if it is exact.
+        """
+        k = self._k
+        vector = self._residual(row)
+        square = float(vector @ vector)
+        vector /= square**0.5
+        self._basis[k] = self._basis32[k] = vector
+        self._k += 1
+        if self._exact:
+            return square, (self._pool @ vector) ** 2, None
+        shrink = (self._pool @ self._basis32[k]).astype(np.float64) ** 2
+        return square, shrink, self._error(1, shrink)
+
+    def exact_square(self, row: int) -> float:
+        """Return r^2 of a row, exact also where it is small."""
+        vector = self._residual(row)
+        return float(vector @ vector)
+
+    def exact_squares(self, rows: IndexArray, bound: Float64Array) -> Float64Array:
+        """Return r^2 of rows of the pool in float64; bound is what the pool has for them."""
+        if self._exact or not self._k:
+            return bound
+        exact, basis = self._unit64(rows), self._basis[: self._k]
+        # The product for a few rows would spend its time on copying the basis.
+        few = rows.size <= 4
+        coordinates = np.array([basis @ row for row in exact]) if few else exact @ basis.T
+        return np.asarray(1.0 - np.einsum("ij,ij->i", coordinates, coordinates))
+
+    def projections(self, rows: IndexArray, start: int) -> tuple[Float64Array, Float64Array | None]:
+        """Return the squared norms of rows along the basis from start on, and their error."""
+        first, last = int(rows[0]), int(rows[-1])
+        if self._exact:
+            coordinates: FloatArray = self._unit64(rows) @ self._basis[start : self._k].T
+            return np.einsum("ij,ij->i", coordinates, coordinates), None
+        # If the rows are nearly all of a range, computing the range is cheaper than copying rows.
+        whole = last - first < 1.3 * rows.size
+        block = self._x[first : last + 1] if whole else self._x.take(rows, axis=0)
+        coordinates = block.astype(np.float32, copy=False) @ self._basis32[start : self._k].T
+        squares = np.einsum("ij,ij->i", coordinates, coordinates)
+        squares = squares[rows - first] if whole else squares
+        out = squares / self._squared_norms[rows].astype(np.float64, copy=False)
+        return out, self._error(self._k - start, out)
+
+    def use_float64(self) -> bool:
+        """Use float64 for all rows from now on; return False if it is used already."""
+        if self._exact:
+            return False
+        self._exact = True
+        self._pool = np.zeros_like(self._pool, dtype=np.float64)  # to be loaded again
+        return True
+
+    def _residual(self, row: int) -> Float64Array:
+        """Return the part of a unit row outside the span of the basis."""
+        basis = self._basis[: self._k]
+        vector: Float64Array = self._x[row].astype(np.float64)
+        vector /= (vector @ vector) ** 0.5
+        vector -= (basis @ vector) @ basis
+        if vector @ vector < 0.1:
+            # The residual is small beside what was subtracted, so a second pass is needed.
+            vector -= (basis @ vector) @ basis
+        return vector
+
+    def _error(self, count: int, total: Float64Array) -> Float64Array:
+        """Return the error of a sum of count squared coordinates in float32."""
+        error = np.sqrt(total)
+        error *= 2.0 * count**0.5 * self._dot_error
+        error += self._dot_error * total
+        error += count * self._dot_error**2
+        return error
+
+    def _unit64(self, rows: IndexArray) -> Float64Array:
+        block = self._x.take(rows, axis=0).astype(np.float64, copy=False)
+        block /= np.sqrt(np.einsum("ij,ij->i", block, block))[:, None]
+        return block
+
+
+def squared_norms(rows: FloatArray) -> NDArray[np.floating[Any]]:
+    """Return the squared norm of each row in its own precision.
+
+    >>> squared_norms(np.array([[3.0, 4.0]]))
+    array([25.])
+    """
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        return np.asarray(np.einsum("ij,ij->i", rows, rows))

@@ -14,13 +14,13 @@ import numpy as np
 from adcs._validation import did_you_mean, near_by
 from adcs.experiments.hints import check_value
 from adcs.experiments.specs import make_scheduler
-from adcs.simulation.datasets.registry import Dataset, load
+from adcs.simulation.datasets import Dataset, load
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
+from adcs.simulation.local_training import Training
 from adcs.simulation.models import MLP
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import Partition, check_settings, make_partition
-from adcs.simulation.training import Training
 
 PAPER_SCHEDULERS = {
     "Uniform": "Uniform",
@@ -187,7 +187,7 @@ class Experiment:
                 m=self.m,
                 lr=self.lr,
                 server_lr=self.server_lr,
-                local=self.local,  # type: ignore[arg-type]
+                local=self.local,
                 steps=self.steps,
                 weights=self.weights,  # type: ignore[arg-type]
                 paper_literal_weights=self.paper_literal_weights,

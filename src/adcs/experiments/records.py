@@ -45,7 +45,7 @@ def checked_records(folder: RunFolder, experiment: Experiment) -> list[dict[str,
 
     >>> import tempfile
     >>> from adcs.experiments.config import from_dict
-    >>> from adcs.experiments.folders import create_run
+    >>> from adcs.experiments.runner import create_run
     >>> experiment = from_dict({"data": "synthetic", "clients": 10, "m": 5})
     >>> folder = create_run(tempfile.mkdtemp() + "/run", experiment)
     >>> with folder.writer("task") as lines:

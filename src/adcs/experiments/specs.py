@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, get_type_hints
 from adcs import schedulers
 from adcs._validation import did_you_mean, near_by
 from adcs.experiments.hints import check_value
-from adcs.experiments.scheduler_errors import words
 from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Scheduler
+from adcs.simulation.scheduler_errors import describe_error
 
 NAMES = tuple(
     name
@@ -68,7 +68,7 @@ def make_scheduler(spec: str, seed: int) -> Scheduler:
             )
         raise ValueError(f"scheduler {spec!r}: {why}") from error
     except Exception as error:
-        raise ValueError(f"scheduler {spec!r}: {words(error)}") from error
+        raise ValueError(f"scheduler {spec!r}: {describe_error(error)}") from error
 
 
 class Description(NamedTuple):
@@ -232,7 +232,9 @@ def _module(where: str, spec: str) -> ModuleType:
         try:
             return importlib.import_module(where)
         except Exception as error:
-            raise ValueError(f"scheduler {spec!r} cannot be loaded: {words(error)}") from error
+            raise ValueError(
+                f"scheduler {spec!r} cannot be loaded: {describe_error(error)}"
+            ) from error
     path = Path(where)
     if not path.is_file():
         raise ValueError(f"scheduler {spec!r}: there is no file {path}{near_by(path)}")
@@ -246,4 +248,4 @@ def _module(where: str, spec: str) -> ModuleType:
         found.loader.exec_module(module)
         return module
     except Exception as error:
-        raise ValueError(f"scheduler {spec!r} cannot be loaded: {words(error)}") from error
+        raise ValueError(f"scheduler {spec!r} cannot be loaded: {describe_error(error)}") from error

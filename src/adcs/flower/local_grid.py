@@ -1,4 +1,4 @@
-"""A grid in this process: a real ClientApp for many nodes, without Ray and without a server."""
+"""A grid in this process: runs a ClientApp for many nodes, without Ray and without a server."""
 
 from __future__ import annotations
 
@@ -17,29 +17,34 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 SERVER_NODE = 1
-"""Where Flower's SuperLink has its own node id."""
+"""The node id of Flower's SuperLink."""
 
 
 @dataclass
 class LocalNode:
-    """A node of a `LocalGrid`. Tests set its fields to make it misbehave.
+    """A node of a `LocalGrid`. Tests set its fields to simulate faults.
 
     Attributes
     ----------
     node_id, context
-        As Flower would give them; the context's state is kept from message to message.
+        As Flower would set them; the context's state is kept between messages.
     app
-        What runs there.
+        The ClientApp of this node.
     delay
-        Seconds on the grid's clock that each message takes; infinite for one that never answers.
+        Seconds on the grid's clock that each message takes; infinite for a node that never answers.
     online
-        Whether it is connected. Messages to one that is not get an error, as from a SuperLink.
+        Whether the node is connected. If not, messages to it get the error that a SuperLink sends.
     public_key
-        Its key, where nodes are authenticated.
+        The node's key, where nodes are authenticated.
     tamper
-        A function that is given each reply and returns the one to send, or None for none.
+        A function of each reply that returns the reply to send, or None to lose it.
     calls
-        How many messages the app was called with.
+        The number of messages that the app was called with.
+
+    Examples
+    --------
+    >>> LocalGrid(ClientApp(), nodes=2).nodes[1].context.node_config["partition-id"]
+    1
     """
 
     node_id: int
@@ -54,20 +59,20 @@ class LocalNode:
 
 
 class LocalGrid(Grid):
-    """Runs a ClientApp for a number of nodes, in this process, one message after the other.
+    """Runs a ClientApp for a number of nodes in this process, one message at a time.
 
-    Time is a clock of its own, which only waiting for nodes with a `delay` and `advance` move: a
-    straggler costs a test no time. Everything is deterministic. Node ids are large, as Flower's
-    are; partition ids are 0, 1, 2, ....
+    The grid has a virtual clock, which advances by waiting for nodes with a `delay` and by
+    `advance`, so a straggler costs a test no time. Runs are deterministic. Node ids are large, as
+    Flower's are; partition ids are 0, 1, 2, ....
 
     Parameters
     ----------
     app
         The ClientApp.
     nodes
-        How many nodes there are at first.
+        The number of nodes at the start.
     run_config
-        What `context.run_config` holds.
+        The content of `context.run_config`.
 
     Examples
     --------
@@ -77,8 +82,8 @@ class LocalGrid(Grid):
     ...     config = ConfigRecord({"id": context.node_config["partition-id"]})
     ...     return Message(RecordDict({"config": config}), reply_to=message)
     >>> grid = LocalGrid(app, nodes=3)
-    >>> questions = [Message(RecordDict(), node, "query") for node in grid.get_node_ids()]
-    >>> [r.content["config"]["id"] for r in grid.send_and_receive(questions)]
+    >>> messages = [Message(RecordDict(), node, "query") for node in grid.get_node_ids()]
+    >>> [r.content["config"]["id"] for r in grid.send_and_receive(messages)]
     [0, 1, 2]
     """
 
@@ -88,23 +93,23 @@ class LocalGrid(Grid):
         self.app = app
         self.run_config = dict(run_config or {})
         self.nodes: list[LocalNode] = []
-        self._planned = nodes
+        self._num_partitions = nodes
         self._run = Run.create_empty(1)
         self._now = 0.0
         self._sent = 0
-        self._due: dict[str, tuple[float, Message]] = {}
-        self._lost: set[str] = set()
-        _introduce_this_process()
+        self._due: dict[str, tuple[float, Message]] = {}  # replies, and when they arrive
+        self._lost: set[str] = set()  # messages that are never answered
+        _set_task_identity()
         for _ in range(nodes):
             self.add_node()
 
     def add_node(self) -> LocalNode:
-        """Connect one more node; it gets the next partition id."""
+        """Connect another node, with the next partition id."""
         partition = len(self.nodes)
         node_id = int(np.random.default_rng([1, partition]).integers(2**63, 2**64, dtype=np.uint64))
         config: dict[str, Any] = {
             "partition-id": partition,
-            "num-partitions": max(self._planned, partition + 1),
+            "num-partitions": max(self._num_partitions, partition + 1),
         }
         context = Context(self._run.run_id, node_id, config, RecordDict(), self.run_config)
         self.nodes.append(LocalNode(node_id, context, self.app))
@@ -115,10 +120,10 @@ class LocalGrid(Grid):
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self._now += seconds
 
-    # What Flower asks of a grid.
+    # Flower's Grid interface.
 
     def set_run(self, run: Run) -> None:
         """Set the run."""
@@ -145,7 +150,7 @@ class LocalGrid(Grid):
         return [node.node_id for node in self.nodes if node.online]
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return what is known of connected nodes."""
+        """Return Flower's description of each connected node."""
         return [
             NodeInfo(node_id=node.node_id, public_key=node.public_key)
             for node in self.nodes
@@ -153,38 +158,38 @@ class LocalGrid(Grid):
         ]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Hand messages over; their replies are due when the nodes' delays are over."""
+        """Deliver messages; their replies are due when the nodes' delays are over."""
         nodes = {node.node_id: node for node in self.nodes}
         ids = []
         for message in messages:
             self._sent += 1
-            name = f"message-{self._sent}"
-            # As Flower's own grids do: the id is given on sending.
-            message.metadata.__dict__["_message_id"] = name
-            ids.append(name)
+            message_id = f"message-{self._sent}"
+            # Flower's own grids set the id on sending as well.
+            message.metadata.__dict__["_message_id"] = message_id
+            ids.append(message_id)
             node = nodes.get(message.metadata.dst_node_id)
             if node is None or not node.online:
-                self._due[name] = (self._now, _unavailable(message))
+                self._due[message_id] = (self._now, _unavailable(message))
                 continue
             reply = self._deliver(message, node)
             if reply is None or math.isinf(node.delay):
-                self._lost.add(name)
+                self._lost.add(message_id)
             else:
                 node._busy_until = max(node._busy_until, self._now) + node.delay
-                self._due[name] = (node._busy_until, reply)
+                self._due[message_id] = (node._busy_until, reply)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies that are there by now, each of them once."""
+        """Return the replies that have arrived, each of them once."""
         ready = [name for name in message_ids if name in self._due and self._is_due(name)]
         return [self._due.pop(name)[1] for name in ready]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send messages and return the replies that come before the timeout, on the grid's clock.
+        """Send messages and return the replies that arrive before the timeout, on the grid's clock.
 
-        Without a timeout, a reply that never comes is waited for no longer than all others.
+        Without a timeout, the wait ends when all replies that will ever arrive are there.
         """
         ids = list(self.push_messages(messages))
         waits = [self._due[name][0] - self._now for name in ids if name in self._due]
@@ -211,14 +216,14 @@ class LocalGrid(Grid):
         node.calls += 1
         try:
             reply = node.app(arrived, node.context)
-        except Exception as error:  # as a SuperNode does
+        except Exception as error:  # A SuperNode reports it likewise.
             reason = f"{type(error)}:<'{error}'>"
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=arrived)
         return reply if node.tamper is None else node.tamper(reply)
 
 
 def copy_content(content: RecordDict) -> RecordDict:
-    """Return a copy that can be changed without a trace; serialised arrays are shared.
+    """Return a copy that can be changed independently; serialised arrays are shared.
 
     >>> content = RecordDict({"config": ConfigRecord({"steps": [1, 2]})})
     >>> copy_content(content)["config"]["steps"].append(3)
@@ -227,24 +232,24 @@ def copy_content(content: RecordDict) -> RecordDict:
     """
     copied = RecordDict()
     for name, record in content.items():
-        twin = record.copy()
-        if isinstance(twin, (ConfigRecord, MetricRecord)):
-            for key, value in twin.items():
+        duplicate = record.copy()
+        if isinstance(duplicate, (ConfigRecord, MetricRecord)):
+            for key, value in duplicate.items():
                 if isinstance(value, list):
-                    twin[key] = list(value)  # type: ignore[assignment]
-        copied[name] = twin
+                    duplicate[key] = list(value)  # type: ignore[assignment]
+        copied[name] = duplicate
     return copied
 
 
 def _unavailable(message: Message) -> Message:
     reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
-    # Errors that a SuperLink makes are from the SuperLink, not from the node.
+    # The SuperLink sends these errors itself, under its own node id.
     reply.metadata.__dict__["_src_node_id"] = SERVER_NODE
     return reply
 
 
-def _introduce_this_process() -> None:
-    """Let messages be made here; in a ServerApp's process Flower has done so."""
+def _set_task_identity() -> None:
+    """Allow messages to be created in this process, as Flower does in a ServerApp's process."""
     for name in ("run_id", "node_id", "task_id"):
         try:
             getattr(TaskIdentity, name)

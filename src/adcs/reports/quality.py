@@ -28,10 +28,9 @@ from typing import Literal, cast, get_args
 
 import numpy as np
 
-from adcs._types import Float64Array, IndexArray
-from adcs._validation import check_choice
-from adcs.dpp.kernel import quality_precision
-from adcs.dpp.numbers import brief, real
+from adcs._types import Float64Array
+from adcs._validation import brief, check_choice, real
+from adcs.dpp.tolerances import tie_groups, tie_width
 from adcs.reports.report import ClientReport
 
 QualityName = Literal["loss", "norm", "examples", "communication"]
@@ -107,8 +106,8 @@ def rescale(values: Float64Array, scale: Scale) -> Float64Array:
     """
     if scale == "raw" or values.size == 0:
         return values
-    # Equal losses may differ by rounding, which neither scale may turn into a quality.
-    rounding = 8.0 * quality_precision(values)
+    # Equal losses differ by rounding; neither scale may turn that into a quality.
+    rounding = tie_width(values)
     if scale == "standard":
         # The scale has no unit, so a power of two may keep squares in range.
         top = float(np.abs(values).max())
@@ -126,26 +125,6 @@ def rescale(values: Float64Array, scale: Scale) -> Float64Array:
     ranks = np.empty_like(values)
     ranks[order] = mean_position[tied] / (values.size - 1)
     return ranks
-
-
-def tie_groups(ordered: Float64Array, rounding: float) -> IndexArray:
-    """Return the number of the tie that each of some rising, or falling, values is in.
-
-    A tie holds the values that equal its first one up to relative rounding. Comparing neighbours
-    only would join many close values into one tie, however far apart its ends are.
-
-    >>> tie_groups(np.array([1.0, 1.1, 1.2, 5.0]), rounding=0.15)
-    array([0, 0, 1, 2])
-    """
-    new = np.ones(ordered.size, dtype=bool)
-    first = 0
-    with np.errstate(over="ignore"):
-        new[1:] = np.abs(np.diff(ordered)) > rounding * np.abs(ordered[:-1])
-        for i in np.flatnonzero(~new).tolist():
-            if new[i - 1]:
-                first = i - 1
-            new[i] = abs(ordered[i] - ordered[first]) > rounding * abs(ordered[first])
-    return np.cumsum(new) - 1
 
 
 def qualities(

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from adcs._types import ClientId, FloatArray
+from adcs._validation import as_numbers, brief, real
 from adcs.dpp.kernel import row_norms
-from adcs.dpp.numbers import as_numbers, brief, real
 from adcs.reports.sketch import Sketch, Sketcher
 
 Update = ArrayLike | Sequence[ArrayLike]

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from adcs._types import ClientId, Float64Array, FloatArray
-from adcs.dpp.numbers import brief
+from adcs._validation import brief
 from adcs.reports.form import Form, FormVote, check_compatible
 from adcs.reports.report import (
     FACTS,

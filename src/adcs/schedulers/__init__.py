@@ -1,7 +1,7 @@
 """Schedulers: policies that decide which clients train next, under one contract."""
 
 from adcs.schedulers.adcs import ADCS
-from adcs.schedulers.base import Cohort, Request, Scheduler
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.schedulers.client_dpp import ClientDPP, Determinantal
 from adcs.schedulers.constraints import CohortConstraints
 from adcs.schedulers.divfl import DivFL
@@ -25,6 +25,7 @@ __all__ = [
     "Request",
     "Scheduler",
     "SnapshotScheduler",
+    "Source",
     "StaticDPP",
     "Uniform",
 ]

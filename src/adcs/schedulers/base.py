@@ -26,8 +26,7 @@ import numpy as np
 
 from adcs._serialization import pack, unpack
 from adcs._types import ClientId
-from adcs._validation import check_int
-from adcs.dpp.numbers import brief
+from adcs._validation import brief, check_int
 from adcs.reports.report import REQUESTABLE, ClientReport, as_client_id
 from adcs.reports.sketch import Sketcher
 from adcs.reports.store import ReportStore

@@ -9,8 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from adcs._types import ClientId, Float64Array, FloatArray
 from adcs.dpp.constraints import Constraints
-from adcs.dpp.greedy import greedy_map_features, greedy_map_trusted
-from adcs.dpp.selection import Selection
+from adcs.dpp.greedy import Selection, greedy_map_features, greedy_map_trusted
 from adcs.dpp.tolerances import Scoring
 
 GRAM_LIMIT = 2000

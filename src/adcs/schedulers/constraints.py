@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from adcs._types import ClientId
-from adcs._validation import check_int
-from adcs.dpp.numbers import brief
+from adcs._validation import brief, check_int
 from adcs.reports.report import as_client_id
 
 UNKNOWN_GROUP = "unknown"

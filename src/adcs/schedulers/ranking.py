@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from adcs._types import ClientId, Float64Array
-from adcs.dpp.kernel import FLOAT32_PRECISION, quality_precision
-from adcs.reports.quality import tie_groups
+from adcs._types import ClientId
+from adcs.dpp.tolerances import descending
 from adcs.schedulers.base import Cohort, Scheduler
 
 
@@ -36,20 +33,3 @@ def ranked_cohort(
         scores=[[client, scores[client]] for client in chosen if client in scores],
         drawn=[client for client in chosen if client not in scores],
     )
-
-
-def descending(values: Float64Array) -> list[int]:
-    """Return indices by falling value; values equal up to rounding stay in their order.
-
-    >>> descending(np.array([1.0, 3.0, 1.0 + 1e-16, 2.0]))
-    [1, 3, 0, 2]
-    """
-    order = (-values).argsort(kind="stable")
-    falling = values[order]
-    gaps, near = falling[:-1] - falling[1:], 8.0 * np.abs(falling[:-1])
-    # Values that differ in float32 differ; mostly the precision need not be found out.
-    if not (gaps > FLOAT32_PRECISION * near).all():
-        tied = tie_groups(falling, 8.0 * quality_precision(values))
-        order = order[np.lexsort((order, tied))]
-    ranked: list[int] = order.tolist()
-    return ranked

@@ -16,7 +16,7 @@ from scipy import sparse
 
 from adcs._hashing import GOLDEN, hashes, mix
 from adcs._types import Float64Array, FloatArray, IndexArray
-from adcs.simulation.datasets.registry import Dataset
+from adcs.simulation.datasets.dataset import Dataset
 from adcs.simulation.models import Labels, Model, widened
 from adcs.simulation.partition import Partition
 

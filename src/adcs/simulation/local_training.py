@@ -1,29 +1,79 @@
-"""Local computation of one round, for all runs that share a pass.
+"""Local training: what clients compute in one round, for all runs of a simulation.
 
-The three kinds that the paper names: one mini-batch step, E mini-batch steps, full-batch gradient
-descent. An update is the sum of the gradients of its steps.
+The kinds are those of the paper: one mini-batch step, E mini-batch steps, full-batch gradient
+descent. An update is the sum of the gradients of its steps. A new kind is a class with the methods
+of `LocalTraining` and an entry of `LOCAL_TRAINING`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 from adcs._types import FloatArray, IndexArray
+from adcs._validation import did_you_mean
 from adcs.simulation.federation import Federation
-from adcs.simulation.models import Model, Pass, WideModel
+from adcs.simulation.models import Model, Pass, WideModel, widened
 
-Chosen = list[tuple[IndexArray, FloatArray]]
-"""For each run, the clients whose updates count and their weights."""
+WeightedCohorts = list[tuple[IndexArray, FloatArray]]
+"""For each run, the clients whose updates are aggregated and their weights."""
 
 
-class Work(Protocol):
-    """What clients compute in one round: once, however often it is asked for."""
+@dataclass(frozen=True)
+class Training:
+    """How the model is trained.
+
+    Attributes
+    ----------
+    m
+        Clients per round.
+    lr
+        Learning rate of local steps.
+    server_lr
+        Learning rate of the global step; None takes `lr`, which for local steps means that the
+        new model is the mean of the clients' models.
+    local
+        The kind of local training, a key of `LOCAL_TRAINING`. "steps": `steps` mini-batch steps of
+        SGD. "full": one step on all of a client's data.
+    steps
+        Number of local steps, E; 1 where `local` is "full".
+    weights
+        The clients' weights p: "uniform", or "size" in proportion to their number of examples.
+    paper_literal_weights
+        Divide by m what is weighted by p already, as the paper's text does: (1/m) sum p_n g_n.
+
+    Examples
+    --------
+    >>> Training(m=5, lr=0.1, steps=3).local
+    'steps'
+    """
+
+    m: int
+    lr: float = 0.001
+    server_lr: float | None = None
+    local: str = "steps"
+    steps: int = 1
+    weights: Literal["uniform", "size"] = "uniform"
+    paper_literal_weights: bool = False
+
+    def __post_init__(self) -> None:
+        if self.local not in LOCAL_TRAINING:
+            known = did_you_mean(self.local, LOCAL_TRAINING)
+            raise ValueError(f"local must be a kind of local training, got {self.local!r}; {known}")
+        if self.local == "full" and self.steps != 1:
+            raise ValueError(f"steps must be 1 where local is full, got {self.steps}")
+
+
+class LocalTraining(Protocol):
+    """What clients compute in one round. A value that is asked for twice is computed once."""
 
     def prepare(self, clients: IndexArray) -> None:
-        """Announce clients, in any order, that some run will ask something of."""
+        """Announce clients, in any order, of which some run will need losses or updates."""
 
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses of a run's model on prepared clients' data."""
@@ -31,64 +81,64 @@ class Work(Protocol):
     def updates(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the updates of prepared clients, a row each."""
 
-    def aggregate(self, chosen: Chosen) -> FloatArray:
-        """Return, for each run, the weighted sum of its chosen clients' updates."""
+    def aggregate(self, cohorts: WeightedCohorts) -> FloatArray:
+        """Return, for each run, the weighted sum of updates: runs x parameters."""
 
 
-class OneStep:
-    """One mini-batch gradient of each client: one wide pass serves all runs."""
+class SingleStep:
+    """One mini-batch gradient of each client; one pass over the data serves all runs."""
 
     def __init__(
-        self, federation: Federation, model: WideModel, ws: FloatArray, server_round: int
+        self, federation: Federation, model: WideModel, parameters: FloatArray, server_round: int
     ) -> None:
         self._federation = federation
         self._model = model
-        self._ws = ws
+        self._parameters = parameters
         self._round = server_round
         self._passes: list[Pass] = []
-        # Clients have places in the passes, which are numbered through.
+        # Positions of clients, counted through all passes.
         self._ends = [0]
-        self._place = np.zeros(len(federation.clients), dtype=np.intp)
-        self._present = np.zeros(len(federation.clients), dtype=bool)
+        self._position = np.zeros(len(federation.clients), dtype=np.intp)
+        self._computed = np.zeros(len(federation.clients), dtype=bool)
 
     def prepare(self, clients: IndexArray) -> None:
-        """Run a pass over the clients that have not been in one."""
-        if self._present[clients].all():
+        """Run a pass over the clients that no earlier pass has computed."""
+        if self._computed[clients].all():
             return
-        wanted = np.zeros(self._present.size, dtype=bool)
+        wanted = np.zeros(self._computed.size, dtype=bool)
         wanted[clients] = True
-        new = (wanted & ~self._present).nonzero()[0]
+        new = (wanted & ~self._computed).nonzero()[0]
         x, y = self._federation.batches(self._round, new)
-        self._passes.append(self._model.wide(self._ws, x, y))
+        self._passes.append(self._model.wide(self._parameters, x, y))
         self._ends.append(self._ends[-1] + new.size)
-        self._place[new] = np.arange(*self._ends[-2:])
-        self._present[new] = True
+        self._position[new] = np.arange(*self._ends[-2:])
+        self._computed[new] = True
 
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses on the clients' batches."""
         losses: FloatArray = np.concatenate([done.losses[run] for done in self._passes])
-        return losses.take(self._place[clients])
+        return losses.take(self._position[clients])
 
     def updates(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the gradients on the clients' batches."""
-        place = self._place[clients]
+        position = self._position[clients]
         if len(self._passes) == 1:
-            return self._passes[0].gradients(run, place)
-        out = np.empty((clients.size, self._ws.shape[1]), dtype=self._ws.dtype)
+            return self._passes[0].gradients(run, position)
+        out = np.empty((clients.size, self._parameters.shape[1]), dtype=self._parameters.dtype)
         for done, (start, end) in zip(self._passes, pairwise(self._ends), strict=True):
-            here = (start <= place) & (place < end)
+            here = (start <= position) & (position < end)
             if here.any():
-                out[here] = done.gradients(run, place[here] - start)
+                out[here] = done.gradients(run, position[here] - start)
         return out
 
-    def aggregate(self, chosen: Chosen) -> FloatArray:
+    def aggregate(self, cohorts: WeightedCohorts) -> FloatArray:
         """Return the weighted sums, by one GEMM for all runs."""
-        weights = np.zeros((len(chosen), self._ends[-1]), dtype=self._ws.dtype)
-        for run, (clients, shares) in enumerate(chosen):
-            weights[run, self._place[clients]] = shares
+        weights = np.zeros((len(cohorts), self._ends[-1]), dtype=self._parameters.dtype)
+        for run, (clients, cohort_weights) in enumerate(cohorts):
+            weights[run, self._position[clients]] = cohort_weights
         if len(self._passes) == 1:
-            return self._passes[0].aggregate(weights).astype(self._ws.dtype, copy=False)
-        total = np.zeros_like(self._ws)
+            return self._passes[0].aggregate(weights).astype(self._parameters.dtype, copy=False)
+        total = np.zeros_like(self._parameters)
         for done, (start, end) in zip(self._passes, pairwise(self._ends), strict=True):
             here = weights[:, start:end]
             if here.any():
@@ -96,14 +146,14 @@ class OneStep:
         return total
 
 
-class ManySteps:
+class MultiStep:
     """E mini-batch steps of each client from the run's model; the update is their sum."""
 
     def __init__(
         self,
         federation: Federation,
         model: WideModel,
-        ws: FloatArray,
+        parameters: FloatArray,
         server_round: int,
         *,
         steps: int,
@@ -111,15 +161,15 @@ class ManySteps:
     ) -> None:
         self._federation = federation
         self._model = model
-        self._ws = ws
+        self._parameters = parameters
         self._round = server_round
         self._steps = steps
-        self._lr = ws.dtype.type(lr)
-        self._first = OneStep(federation, model, ws, server_round)
-        self._rows: list[dict[int, FloatArray]] = [{} for _ in ws]
+        self._lr = parameters.dtype.type(lr)
+        self._first = SingleStep(federation, model, parameters, server_round)
+        self._rows: list[dict[int, FloatArray]] = [{} for _ in parameters]
 
     def prepare(self, clients: IndexArray) -> None:
-        """Do nothing yet: which run will ask is not known."""
+        """Do nothing: which run needs them is not known yet."""
 
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses before the first step, on its batches."""
@@ -134,13 +184,13 @@ class ManySteps:
             for client, update in zip(new.tolist(), self._run_steps(run, new), strict=True):
                 rows[client] = update
         if clients.size == 0:
-            return np.empty((0, self._ws.shape[1]), dtype=self._ws.dtype)
+            return np.empty((0, self._parameters.shape[1]), dtype=self._parameters.dtype)
         return np.stack([rows[client] for client in clients.tolist()])
 
     def _run_steps(self, run: int, clients: IndexArray) -> FloatArray:
         x, y = self._federation.batches(self._round, clients, self._steps)
         batch = self._federation.batch_size
-        local = np.repeat(self._ws[run][None], clients.size, axis=0)
+        local = np.repeat(self._parameters[run][None], clients.size, axis=0)
         total = np.zeros_like(local)
         for step in range(self._steps):
             part = slice(step * batch, (step + 1) * batch)
@@ -149,48 +199,98 @@ class ManySteps:
             local -= self._lr * gradients
         return total
 
-    def aggregate(self, chosen: Chosen) -> FloatArray:
+    def aggregate(self, cohorts: WeightedCohorts) -> FloatArray:
         """Return the weighted sums."""
-        return _weighted_rows(self, self._ws, chosen)
+        return _weighted_sums(self, self._parameters, cohorts)
 
 
 class FullBatch:
     """The gradient over all of a client's data."""
 
-    def __init__(self, federation: Federation, model: Model, ws: FloatArray) -> None:
+    def __init__(self, federation: Federation, model: Model, parameters: FloatArray) -> None:
         self._federation = federation
         self._model = model
-        self._ws = ws
-        self._done: list[dict[int, tuple[float, FloatArray]]] = [{} for _ in ws]
+        self._parameters = parameters
+        self._done: list[dict[int, tuple[float, FloatArray]]] = [{} for _ in parameters]
 
     def prepare(self, clients: IndexArray) -> None:
-        """Do nothing yet: which run will ask is not known."""
+        """Do nothing: which run needs them is not known yet."""
 
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses over all of the clients' data."""
-        values = [self._both(run, client)[0] for client in clients.tolist()]
-        return np.array(values, dtype=self._ws.dtype)
+        values = [self._loss_and_update(run, client)[0] for client in clients.tolist()]
+        return np.array(values, dtype=self._parameters.dtype)
 
     def updates(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the full gradients."""
-        rows = [self._both(run, client)[1] for client in clients.tolist()]
-        return np.array(rows, dtype=self._ws.dtype).reshape(len(rows), self._ws.shape[1])
+        rows = [self._loss_and_update(run, client)[1] for client in clients.tolist()]
+        return np.array(rows, dtype=self._parameters.dtype).reshape(
+            len(rows), self._parameters.shape[1]
+        )
 
-    def _both(self, run: int, client: int) -> tuple[float, FloatArray]:
+    def _loss_and_update(self, run: int, client: int) -> tuple[float, FloatArray]:
         done = self._done[run]
         if client not in done:
             x, y = self._federation.all_of(client)
-            done[client] = self._model.loss_and_gradient(self._ws[run], x, y)
+            done[client] = self._model.loss_and_gradient(self._parameters[run], x, y)
         return done[client]
 
-    def aggregate(self, chosen: Chosen) -> FloatArray:
+    def aggregate(self, cohorts: WeightedCohorts) -> FloatArray:
         """Return the weighted sums."""
-        return _weighted_rows(self, self._ws, chosen)
+        return _weighted_sums(self, self._parameters, cohorts)
 
 
-def _weighted_rows(work: Work, ws: FloatArray, chosen: Chosen) -> FloatArray:
-    total = np.zeros_like(ws)
-    for run, (clients, weights) in enumerate(chosen):
+def _weighted_sums(
+    local: LocalTraining, parameters: FloatArray, cohorts: WeightedCohorts
+) -> FloatArray:
+    total = np.zeros_like(parameters)
+    for run, (clients, weights) in enumerate(cohorts):
         if clients.size:
-            total[run] = weights.astype(ws.dtype) @ work.updates(run, clients)
+            total[run] = weights.astype(parameters.dtype) @ local.updates(run, clients)
     return total
+
+
+RoundStarter = Callable[[FloatArray, int], LocalTraining]
+"""From the runs' global models (runs x parameters) and a round to the round's local training."""
+
+
+def _steps(training: Training, federation: Federation, model: Model) -> RoundStarter:
+    wide, steps, lr = widened(model), training.steps, training.lr
+    if steps == 1:
+        return partial(SingleStep, federation, wide)
+    return partial(MultiStep, federation, wide, steps=steps, lr=lr)
+
+
+def _full(training: Training, federation: Federation, model: Model) -> RoundStarter:
+    return lambda parameters, server_round: FullBatch(federation, model, parameters)
+
+
+LOCAL_TRAINING: Mapping[str, Callable[[Training, Federation, Model], RoundStarter]] = {
+    "steps": _steps,
+    "full": _full,
+}
+"""The kinds of local training by name; each takes the arguments of `make_local_training`."""
+
+
+def make_local_training(training: Training, federation: Federation, model: Model) -> RoundStarter:
+    """Return a function from (parameters, server_round) to the local training of that round.
+
+    Parameters
+    ----------
+    training
+        Its settings; `local` names the kind.
+    federation, model
+        The clients, and what they train.
+
+    Examples
+    --------
+    >>> from adcs.simulation import MLP, load, make_partition
+    >>> data = load("synthetic:clusters=2,dimension=3")
+    >>> federation = Federation(data, make_partition(data, "iid", 6, seed=0))
+    >>> start_round = make_local_training(Training(m=2), federation, MLP(3, 2))
+    >>> local = start_round(np.zeros((1, MLP(3, 2).size), dtype=np.float32), 0)
+    >>> local.prepare(np.arange(6))
+    >>> local.updates(0, np.arange(2)).shape
+    (2, 8)
+    """
+    return LOCAL_TRAINING[training.local](training, federation, model)

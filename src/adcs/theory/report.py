@@ -16,8 +16,7 @@ import numpy as np
 from adcs._types import Float64Array
 from adcs.run_folder import RunFolder
 from adcs.theory.bias import share_bound
-from adcs.theory.clustering import find_clusters
-from adcs.theory.clusters import ClusterCheck, check_clusters
+from adcs.theory.clusters import ClusterCheck, check_clusters, find_clusters
 from adcs.theory.convergence import Constants, convergence_bound
 from adcs.theory.estimates import batch_noise, largest_norm, uniform_selection_variance
 from adcs.theory.gram import from_triangle

@@ -15,19 +15,6 @@ from adcs.simulation.datasets.dataset import Dataset, from_arrays, from_npz
 from adcs.simulation.datasets.fashion_mnist import DataUnavailable
 from adcs.simulation.datasets.synthetic import settings_of, synthetic
 
-__all__ = [
-    "DataUnavailable",
-    "Dataset",
-    "Entry",
-    "available",
-    "digits",
-    "fetch",
-    "from_arrays",
-    "from_npz",
-    "load",
-    "synthetic",
-]
-
 
 class Entry(NamedTuple):
     """A line of `available`: a data set, what it is, whether it is here, and where from.
