@@ -1,4 +1,4 @@
-"""Every scheduler here keeps the contract, in all its variants."""
+"""Every scheduler of the package keeps the contract, and the checks find faults."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_contract(name: str, check: Callable[[MakeScheduler], None]) -> None:
     check(SCHEDULERS[name])
 
 
-def test_one_line_is_enough() -> None:
+def test_one_call_runs_all_checks() -> None:
     check_scheduler(adcs.ADCS)
 
 
-class Plain(adcs.Scheduler):
-    """Keeps the contract; those below break it, each in one way."""
+class Valid(adcs.Scheduler):
+    """Keeps the contract; each class below breaks it in one way."""
 
     def _request(self, server_round, clients, m):
         return adcs.Request(clients, frozenset({"loss", "update"}))
@@ -67,18 +67,18 @@ class Plain(adcs.Scheduler):
         return adcs.Cohort.of(self.take(clients, m))
 
 
-class Negative(Plain):
+class NegativeWeights(Valid):
     def _select(self, server_round, clients, m):
         chosen = tuple(self.take(clients, m))
         return adcs.Cohort(chosen, (-1.0,) * len(chosen))
 
 
-class Greedy(Plain):
+class ReturnsTooMany(Valid):
     def _select(self, server_round, clients, m):
         return adcs.Cohort.of(self.take([clients[i] for i in range(m)], m))
 
 
-class FirstCome(Plain):
+class DependsOnOrder(Valid):
     first = 0
 
     def _observe(self, server_round, reports, source):
@@ -89,12 +89,12 @@ class FirstCome(Plain):
         return adcs.Cohort.of(self.take(order, m))
 
 
-class Numeric(Plain):
+class NeedsNumericIds(Valid):
     def _select(self, server_round, clients, m):
         return adcs.Cohort.of(self.take(sorted(clients, key=lambda client: client % 7), m))
 
 
-class Counting(Plain):
+class CountsRequests(Valid):
     asked = 0
 
     def _request(self, server_round, clients, m):
@@ -105,24 +105,24 @@ class Counting(Plain):
         return adcs.Cohort.of(self.take(clients[:: -1 if self.asked % 2 else 1], m))
 
 
-class Unseeded(Plain):
+class Unseeded(Valid):
     def _select(self, server_round, clients, m):
         return adcs.Cohort.of(np.random.default_rng().permutation(clients)[:m].tolist())
 
 
-class Global(Plain):
+class UsesGlobalGenerator(Valid):
     def _select(self, server_round, clients, m):
-        np.random.random()  # noqa: NPY002 - moves the generator's place, and its key seldom
+        np.random.random()  # noqa: NPY002 - changes the generator's position, and seldom its key
         return super()._select(server_round, clients, m)
 
 
-class Reseeding(Plain):
+class SeedsGlobalGenerator(Valid):
     def _select(self, server_round, clients, m):
         random.seed(server_round)
         return adcs.Cohort.of(random.sample(clients, min(m, len(clients))))
 
 
-class Turning(Plain):
+class KeepsUnsavedState(Valid):
     turn = 0
 
     def _select(self, server_round, clients, m):
@@ -130,39 +130,39 @@ class Turning(Plain):
         return adcs.Cohort.of([clients[(self.turn + i) % len(clients)] for i in range(m)])
 
 
-class Loyal(Plain):
-    friends = ()
+class KeepsFirstClients(Valid):
+    first_clients = ()
 
     def _select(self, server_round, clients, m):
-        self.friends = self.friends or clients
-        return adcs.Cohort.of(self.take(self.friends, m))
+        self.first_clients = self.first_clients or clients
+        return adcs.Cohort.of(self.take(self.first_clients, m))
 
 
-class Trusting(Plain):
+class AssumesReports(Valid):
     def _select(self, server_round, clients, m):
         order = sorted(clients, key=lambda client: self.reports[client].loss)
         return adcs.Cohort.of(self.take(order, m))
 
 
-class Credulous(Plain):
+class SkipsReportChecks(Valid):
     def observe(self, server_round, reports, source):
         self._observe(server_round, [r for r in reports if r.loss != "high"], source)
 
 
-class OneByOne(Plain):
-    told = list
+class ExpectsLists(Valid):
+    kind = list
 
     def _request(self, server_round, clients, m):
         return adcs.Request(clients, frozenset({"loss"}))
 
     def _observe(self, server_round, reports, source):
-        self.told = type(reports)
+        self.kind = type(reports)
 
     def _select(self, server_round, clients, m):
-        return adcs.Cohort.of(clients[:m] if self.told is list else clients[-m:])
+        return adcs.Cohort.of(clients[:m] if self.kind is list else clients[-m:])
 
 
-class Keeping(Plain):
+class KeepsArrays(Valid):
     def _observe(self, server_round, reports, source):
         self.kept = {report.client: report.update for report in reports}
 
@@ -171,51 +171,51 @@ class Keeping(Plain):
         return adcs.Cohort.of(self.take(order, m))
 
 
-class Lawless(Plain):
+class IgnoresConstraints(Valid):
     def _select(self, server_round, clients, m):
         return adcs.Cohort.of(clients[:m])
 
 
-class Forgetful(Plain):
+class IgnoresPending(Valid):
     def select(self, server_round, available, m, pending=()):
         return super().select(server_round, available, m)
 
 
-class Unchecked(Plain):
+class SkipsArgumentChecks(Valid):
     def select(self, server_round, available, m, pending=()):
         return self._select(server_round, tuple(available), m)
 
 
 FAULTS = [
-    (Negative, "cohort_has_m_distinct_clients"),
-    (Greedy, "cohort_has_all_clients_if_fewer_than_m"),
-    (FirstCome, "order_of_clients_does_not_matter"),
-    (Numeric, "client_ids_are_opaque"),
-    (Counting, "request_changes_nothing"),
+    (NegativeWeights, "cohort_has_m_distinct_clients"),
+    (ReturnsTooMany, "cohort_has_all_clients_if_fewer_than_m"),
+    (DependsOnOrder, "order_of_clients_does_not_matter"),
+    (NeedsNumericIds, "client_ids_are_opaque"),
+    (CountsRequests, "request_changes_nothing"),
     (Unseeded, "same_seed_same_cohorts"),
-    (Global, "same_seed_same_cohorts"),
-    (Reseeding, "same_seed_same_cohorts"),
-    (Turning, "resume_equals_uninterrupted"),
-    (Loyal, "clients_come_and_go"),
-    (Trusting, "cohort_without_answers"),
-    (Credulous, "bad_reports_are_refused"),
-    (OneByOne, "table_equals_list_of_reports"),
-    (Keeping, "reports_are_copied"),
-    (Forgetful, "pending_clients_are_not_chosen"),
-    (Lawless, "constraints_are_kept"),
-    (Unchecked, "invalid_arguments_raise"),
+    (UsesGlobalGenerator, "same_seed_same_cohorts"),
+    (SeedsGlobalGenerator, "same_seed_same_cohorts"),
+    (KeepsUnsavedState, "resume_equals_uninterrupted"),
+    (KeepsFirstClients, "clients_come_and_go"),
+    (AssumesReports, "cohort_without_answers"),
+    (SkipsReportChecks, "bad_reports_are_refused"),
+    (ExpectsLists, "table_equals_list_of_reports"),
+    (KeepsArrays, "reports_are_copied"),
+    (IgnoresPending, "pending_clients_are_not_chosen"),
+    (IgnoresConstraints, "constraints_are_kept"),
+    (SkipsArgumentChecks, "invalid_arguments_raise"),
 ]
 
 
 @pytest.mark.parametrize(("faulty", "check"), FAULTS, ids=lambda value: str(value))
-def test_checks_notice_faults(faulty: MakeScheduler, check: str) -> None:
+def test_checks_find_faults(faulty: MakeScheduler, check: str) -> None:
     by_name = {c.__name__: c for c in CHECKS}
     with pytest.raises((AssertionError, ValueError, LookupError, TypeError)):
         by_name[check](faulty)
 
 
-def test_every_check_has_a_fault_to_notice() -> None:
-    check_scheduler(Plain)
+def test_every_check_has_a_fault_to_find() -> None:
+    check_scheduler(Valid)
     assert {check for _, check in FAULTS} == {check.__name__ for check in CHECKS}
 
 

@@ -155,3 +155,12 @@ def test_a_table_is_kept_in_plain_numbers():
     assert pack(store.state()) == pack(twin.state())
     assert type(store[1].loss) is float
     assert type(store[1].examples) is int
+
+
+def test_rows_of_a_table_are_plain_beside_facts_that_it_lacks():
+    store = ReportStore()
+    store.record([ClientReport(1, 0, examples=3)])
+    store.record(ReportTable((1, 2), 0, loss=np.array([1, 2], dtype=np.longdouble)))
+    assert type(store[1].loss) is type(store[2].loss) is float
+    assert store[1].examples == 3
+    pack(store.state())

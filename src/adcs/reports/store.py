@@ -64,6 +64,7 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         self._reports: dict[ClientId, ClientReport] = {}
         self._table: ReportTable | None = None  # newer than the reports, and not merged yet
         self._latest = -1  # the latest round of learning signals
+        self._facts: set[str] = set()  # names of the facts that any client has reported
         self._vote = FormVote()
 
     def __getitem__(self, client: ClientId) -> ClientReport:
@@ -200,16 +201,20 @@ class ReportStore(Mapping[ClientId, ClientReport]):
                 self._merged()
             self._table = usable.copy()
             self._latest = max(self._latest, usable.server_round)
+            self._facts |= usable.signals.intersection(FACTS)
         else:
+            in_table = isinstance(usable, ReportTable)
             for report in usable:
-                self._add(report, server_round)
+                self._add(with_plain_types(report) if in_table else report, server_round)
         self.version += bool(usable)
 
     def _replaces_all(
         self, reports: Sequence[ClientReport], server_round: int | None
     ) -> TypeGuard[ReportTable]:
         """Return whether the reports are a table that replaces all that its clients reported."""
-        if not isinstance(reports, ReportTable) or not reports.is_complete:
+        if not isinstance(reports, ReportTable) or not reports.is_numbers_only:
+            return False
+        if reports.signals.isdisjoint(LEARNING_SIGNALS) or not self._facts <= reports.signals:
             return False
         return server_round is None or not reports.server_round < self._latest <= server_round
 
@@ -225,6 +230,7 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         if report.update is not None:
             # The array may be a buffer that its owner reuses.
             report = replace(report, update=np.array(report.vector))
+        self._facts.update(name for name in FACTS if getattr(report, name) is not None)
         reports = self._merged()
         old = reports.get(report.client)
         if has_learning_signal(report):
@@ -270,10 +276,13 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         self.version, self.generation = int(state["version"]), int(state["generation"])
         self._vote.restore(state["form_vote"])
         self._latest = max(state["server_rounds"], default=-1)
-        self._reports, self._table = {}, None
+        self._reports, self._table, self._facts = {}, None, set()
         table, dtypes = np.asarray(state["vectors"]), state["dtypes"]
         rows = (row.astype(dtype) for row, dtype in zip(table, dtypes, strict=True))
         numbers = state["numbers"]
+        for name in FACTS:
+            if any(value is not None for value in numbers[name]):
+                self._facts.add(name)
         for i, client in enumerate(state["clients"]):
             row = next(rows) if state["has_vector"][i] else None
             norm = state["sketch_norms"][i]

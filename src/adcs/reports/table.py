@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adcs._types import ClientId
-from adcs.reports.report import FACTS, MAX_VALUE, NUMBERS, SIGNALS, ClientReport
+from adcs.reports.report import MAX_VALUE, NUMBERS, SIGNALS, ClientReport
 
 
 class ReportTable(Sequence[ClientReport]):
@@ -72,15 +72,14 @@ class ReportTable(Sequence[ClientReport]):
         return self._columns.get(name)
 
     @property
+    def signals(self) -> frozenset[str]:
+        """The names of the columns."""
+        return frozenset(self._columns)
+
+    @property
     def is_numbers_only(self) -> bool:
         """Whether it has columns, and all of them are of numbers."""
         return bool(self._columns) and all(name in NUMBERS for name in self._columns)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether it has numbers only and replaces all that its clients reported before."""
-        learning = any(SIGNALS[name].belongs_to_model for name in self._columns)
-        return self.is_numbers_only and learning and all(name in self._columns for name in FACTS)
 
     @property
     def is_valid(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adcs._types import ClientId
+from adcs._validation import check_number
 
 
 class ProbeBudget:
@@ -33,9 +34,7 @@ class ProbeBudget:
     """
 
     def __init__(self, share: float) -> None:
-        if not 0.0 <= share < float("inf"):
-            raise ValueError(f"probe_share must be finite and at least 0, got {share!r}")
-        self.share = share
+        self.share = check_number("probe_share", share, minimum=0)
         self.updates = 0
         self.probed: set[ClientId] = set()
         self._spent = 0

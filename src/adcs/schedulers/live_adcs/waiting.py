@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from adcs._types import IndexArray
+from adcs._validation import check_number
 from adcs.dpp.constraints import Constraints
 
 
@@ -26,8 +27,8 @@ class WaitingRule:
     """
 
     def __init__(self, patience: float | None) -> None:
-        if patience is not None and not patience >= 1.0:
-            raise ValueError(f"patience must be at least 1, or None, got {patience!r}")
+        if patience is not None:
+            patience = check_number("patience", patience, minimum=1)
         self.patience = patience
 
     def overdue(
