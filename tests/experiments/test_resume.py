@@ -24,7 +24,7 @@ from adcs.experiments.runner import (
     same_data,
     tasks,
 )
-from adcs.run_folder import RunFolder, fingerprint
+from adcs.run_folder import SCHEMA_VERSION, RunFolder, fingerprint
 
 
 def adcs(*words: object) -> Result:
@@ -121,7 +121,7 @@ def test_a_choice_is_not_explained_by_other_data(tmp_path: Path) -> None:
     assert replay(experiment, 0, "ADCS", 1)[1] == 0
 
 
-def test_a_folder_of_an_older_version_goes_on(tmp_path: Path) -> None:
+def test_a_config_without_a_fingerprint_takes_the_data_as_they_are(tmp_path: Path) -> None:
     data = save(tmp_path / "mine.npz", seed=0)
     experiment = small(data)
     folder = create_run(tmp_path / "run", experiment)
@@ -250,3 +250,31 @@ def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(
         assert f"{path} was written by another version of adcs; delete it" in sentence
     path.unlink()
     assert adcs("compare", "--resume", folder.path, "--jobs", 1).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        (None, "was written by an older version of adcs: its config.json has no schema_version"),
+        (0, "was written by an older version of adcs: its config.json has schema_version 0"),
+        (99, "was written by a newer version of adcs: its config.json has schema_version 99"),
+        ("1", "version of adcs: its config.json has schema_version '1'"),
+        (True, "version of adcs: its config.json has schema_version True"),
+        (1.0, "version of adcs: its config.json has schema_version 1.0"),
+    ],
+)
+def test_a_folder_of_another_schema_version_is_refused_in_a_sentence(
+    version: object, sentence: str, tmp_path: Path
+) -> None:
+    experiment = small(save(tmp_path / "mine.npz", seed=0))
+    folder = create_run(tmp_path / "run", experiment)
+    config = folder.config
+    assert config["schema_version"] == SCHEMA_VERSION
+    del config["schema_version"]
+    if version is not None:
+        config["schema_version"] = version
+    (folder.path / "config.json").write_text(json.dumps(config))
+    for words in (["compare", "--resume"], ["explain", "--round", 0], ["theory"]):
+        line = refused(adcs(*words, folder.path))
+        assert f"{folder.path} {sentence}" in line or sentence in line
+        assert f"this version reads {SCHEMA_VERSION}" in line

@@ -97,8 +97,8 @@ def same_data(experiment: Experiment, held: str | None) -> Dataset:
 
     Examples
     --------
-    >>> same_data(Experiment(data="synthetic"), None).classes
-    10
+    >>> same_data(Experiment(data="synthetic"), None).x_train.shape
+    (2000, 32)
     """
     try:
         dataset = experiment.dataset()
@@ -157,7 +157,7 @@ def experiment_of(folder: RunFolder) -> Experiment:
         for key in settings:
             if key not in config:
                 raise ValueError(f"{key} is missing")
-        known = [*settings, *CONFIG, "engine", "versions"]
+        known = [*settings, *CONFIG, "engine", "schema_version", "versions"]
         for key in config:
             if key not in known:
                 raise ValueError(f"unknown setting {key!r}; {did_you_mean(key, known)}")

@@ -74,8 +74,8 @@ class Run:
     --------
     >>> from adcs.schedulers import Uniform
     >>> run = Run("Uniform", Uniform(), Ledger(), np.zeros(3, dtype=np.intp))
-    >>> run.call(0, run.scheduler.select, 0, [0, 1, 2], 3).clients
-    (0, 1, 2)
+    >>> sorted(run.call(0, run.scheduler.select, 0, [0, 1, 2], 3).clients)
+    [0, 1, 2]
     """
 
     name: str
