@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adcs.experiments import claims, wording
+from adcs.experiments import claims, tables
 from adcs.experiments import figures as plots
 from adcs.experiments.figures import (
     Bars,
@@ -309,9 +309,9 @@ def test_a_margin_reads_on_from_its_claim() -> None:
 
 def test_no_minus_zero() -> None:
     tiny = Estimate(-1e-5, 1e-6, 3)
-    assert wording.difference(tiny) == "+0.000 [+0.000, +0.000]"
-    assert wording.margin(tiny) == "0.000 [0.000, 0.000]"
-    assert wording.margin(Estimate(-1e-5, None, 1)) == "0.000"
+    assert tables.format_difference(tiny) == "+0.000 [+0.000, +0.000]"
+    assert tables.format_margin(tiny) == "0.000 [0.000, 0.000]"
+    assert tables.format_margin(Estimate(-1e-5, None, 1)) == "0.000"
 
 
 METHODS = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS")

@@ -14,10 +14,10 @@ from adcs.schedulers.base import Scheduler
 from adcs.simulation.datasets import from_arrays
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
-from adcs.simulation.local_training import Training
 from adcs.simulation.models import MLP
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import make_partition
+from adcs.simulation.training import Training
 
 
 def small_data(seed: int = 0, classes: int = 4, features: int = 6):

@@ -20,7 +20,7 @@ from adcs.cli.options import (
     schedulers,
     sizes,
 )
-from adcs.experiments import wording
+from adcs.experiments import tables
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.console import progress, say, shout, show_table
 from adcs.experiments.records import checked_records
@@ -290,9 +290,9 @@ def show_results(rows: Sequence[Row], experiment: Experiment) -> None:
         title += f", ± 95 % interval over {experiment.seeds} seeds"
     elif experiment.seeds > 1:
         title += f" of {' / '.join(f'seed {seed}' for seed in seeds_of(experiment))}"
-    show_table(title, *wording.table(rows))
+    show_table(title, *tables.summary_table(rows))
     if experiment.seeds > 1:
         title = f"Paired differences to {baseline_of(experiment)}"
         if any(row.p for row in rows):
             title += ", 95 % interval of each alone, p by Holm's method"
-        show_table(title, *wording.difference_table(rows))
+        show_table(title, *tables.difference_table(rows))

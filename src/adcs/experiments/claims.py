@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from adcs.experiments import wording
+from adcs.experiments import tables
 from adcs.experiments.config import Experiment
 from adcs.experiments.specs import make_scheduler
 from adcs.experiments.statistics import (
@@ -76,7 +76,7 @@ def above(text: str, found: Estimate, p: float | None = None) -> Claim:
     if found.n == 0:
         return Claim(text, "undecided", "There is no number for it.")
     p = found.p if p is None else p
-    numbers = f"By {wording.margin(found, p)}"
+    numbers = f"By {tables.format_margin(found, p)}"
     if p is None:
         count = "one seed, which gives" if found.n == 1 else f"{found.n} seeds, which give"
         return Claim(text, "undecided", f"{numbers}, from {count} no interval.")
@@ -115,7 +115,7 @@ def within(text: str, gap: float, most: float, numbers: str) -> Claim:
 
 def _means(numbers: Mapping[str, Any], field: str) -> str:
     return ", ".join(
-        f"{label} {wording.spread(estimate(v, BOUNDS[field]), field)}"
+        f"{label} {tables.format_estimate(estimate(v, BOUNDS[field]), field)}"
         for label, v in numbers.items()
     )
 

@@ -17,10 +17,10 @@ from adcs.experiments.specs import make_scheduler
 from adcs.simulation.datasets import Dataset, load
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
-from adcs.simulation.local_training import Training
 from adcs.simulation.models import MLP
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import Partition, check_settings, make_partition
+from adcs.simulation.training import Training
 
 PAPER_SCHEDULERS = {
     "Uniform": "Uniform",

@@ -13,7 +13,7 @@ import numpy as np
 from adcs import metrics
 from adcs._types import Float64Array
 from adcs.dpp.kernel import log_kernel
-from adcs.experiments import claims, wording
+from adcs.experiments import claims, tables
 from adcs.experiments.claims import Claim, Records
 from adcs.experiments.config import Experiment
 from adcs.experiments.figures import Bars, Map, bar_figure, heat_figure, line_figure
@@ -103,8 +103,8 @@ def make_section(
     panels = [panel(records, field, output.against, labels) for field in output.fields]
     files = line_figure(stem, output.title, panels, styles_of(experiment.schedulers))
     rows = summarise(records, labels)
-    text = wording.markdown(*wording.table(rows))
-    lost = wording.left_out_note(rows)
+    text = tables.markdown_table(*tables.summary_table(rows))
+    lost = tables.left_out_note(rows)
     text += f"\n\n**{lost}**" if lost else ""
     found: list[Claim] = []
     if output.name == "figure-1":
@@ -124,7 +124,7 @@ def make_section(
 def equal_time(records: Records, labels: Sequence[str]) -> str:
     """Return what each scheduler had reached when the fastest one was done, as Markdown."""
     seconds = curves(records, "seconds", labels)
-    tables = {field: curves(records, field, labels) for field in ("worst", "average")}
+    found = {field: curves(records, field, labels) for field in ("worst", "average")}
     lines = []
     ends = np.array([seconds.values[label][:, -1] for label in labels]).min(axis=0)
     count = max(1, seconds.rounds.size // 10)
@@ -136,17 +136,17 @@ def equal_time(records: Records, labels: Sequence[str]) -> str:
         ]
         rounds = [float(seconds.rounds[place - 1]) for place in reached]
         cells.append(f"{np.mean(rounds):,.0f}")
-        for table in tables.values():
+        for table in found.values():
             numbers = [
                 float(row[max(0, place - count) : place].mean())
                 for row, place in zip(table.values[label], reached, strict=True)
             ]
-            cells.append(wording.spread(estimate(numbers, SHARE), "worst"))
+            cells.append(tables.format_estimate(estimate(numbers, SHARE), "worst"))
         lines.append(cells)
-    moment = wording.spread(estimate(ends, COST), "seconds")
+    moment = tables.format_estimate(estimate(ends, COST), "seconds")
     return (
         f"At equal time, when the fastest of them is done (after {moment}):\n\n"
-        + wording.markdown(["scheduler", "rounds", "worst", "average"], lines)
+        + tables.markdown_table(["scheduler", "rounds", "worst", "average"], lines)
     )
 
 
@@ -173,12 +173,14 @@ def _table_1(
         found.append(judge_row(label, ours, theirs, tv.mean, paper_tv))
         for who, row, distance in (("here", ours, tv.mean), ("paper", theirs, paper_tv)):
             far = [abs(a - b) > TOLERANCE for a, b in zip(row, theirs, strict=True)]
-            cells = [_flag(wording.number(x, "ratio"), f) for x, f in zip(row, far, strict=True)]
+            cells = [
+                _flag(tables.format_number(x, "ratio"), f) for x, f in zip(row, far, strict=True)
+            ]
             apart = _flag(f"{distance:.4f}", abs(distance - paper_tv) > TOLERANCE)
             off = f"{np.abs(ours - theirs).max():.4f}" if who == "here" else ""
             lines.append([label, who, *cells, apart, off])
     heads = ["method", "", *[f"group {k}" for k in range(theirs.size)], "TV", "max deviation"]
-    text = wording.markdown(heads, lines) + f"\n\n**Bold** differs by more than {TOLERANCE}."
+    text = tables.markdown_table(heads, lines) + f"\n\n**Bold** differs by more than {TOLERANCE}."
     names = [str(k) for k in range(theirs.size)]
     styles = styles_of(experiment.schedulers)
     files = bar_figure(stem, output.title, bars, names, "ratio of selections", styles)
@@ -266,7 +268,7 @@ def _kernels(output: Output, experiment: Experiment, records: Records, stem: Pat
         + ", ".join(f"{name} {c:.2f}" for name, c in zip(rows, changing, strict=True))
         + ".",
     )
-    return Section(output, [claim], wording.markdown(heads, lines), files)
+    return Section(output, [claim], tables.markdown_table(heads, lines), files)
 
 
 def client_names(experiment: Experiment) -> list[str]:

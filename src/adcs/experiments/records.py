@@ -11,6 +11,7 @@ from typing import Any
 
 from adcs.experiments.config import Experiment
 from adcs.experiments.hints import check_value
+from adcs.experiments.statistics import METRICS
 from adcs.run_folder import RunFolder
 
 LARGEST = 2**53
@@ -36,7 +37,11 @@ TOGETHER: tuple[Mapping[str, Any], ...] = (
 )
 """Fields that a record has all or none of."""
 
-SHARES = ("worst", "worst20", "average", "std", "jain", "tv", "group_ratios", "accuracy")
+SHARES = (
+    *[name for name, metric in METRICS.items() if metric.bounds[1] <= 1.0],
+    "group_ratios",
+    "accuracy",
+)
 """Fields whose numbers lie in [0, 1]."""
 
 
@@ -85,7 +90,7 @@ def _check(record: Mapping[str, Any], experiment: Experiment, lengths: Mapping[s
         0, experiment.rounds, experiment.eval_every
     ):
         raise ValueError(f"round {record['server_round']} is not an evaluated one of this run")
-    hints = dict(ALWAYS)
+    hints = {name: NUMBER for name in METRICS if name in record} | dict(ALWAYS)
     for fields in TOGETHER:
         if any(name in record for name in fields):
             hints |= fields

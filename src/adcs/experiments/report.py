@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from adcs.experiments import wording
+from adcs.experiments import tables
 from adcs.experiments.config import Experiment
 from adcs.experiments.figures import Cost, Line, Panel, cost_figure, line_figure, write_csv
 from adcs.experiments.statistics import (
     COMPARED,
     FEWEST,
+    METRICS,
     Estimate,
     Row,
     curves,
@@ -32,11 +33,11 @@ AXES = {
 """What curves can be drawn against: labels with their units, the smallest first."""
 
 NAMES = {
-    "worst": "worst test accuracy",
-    "worst20": "mean test accuracy of the worst 20 %",
-    "average": "average test accuracy",
+    **{name: METRICS[name].label for name in COMPARED},
     "bias": "selection bias ‖g_S - g_N‖",
 }
+"""Labels of vertical axes."""
+
 COSTS = {
     "updates": [
         ("client updates, probes included", 1.0),
@@ -127,7 +128,7 @@ def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
     found = diverged(records)
     names = [label for label in experiment.schedulers if label in found]
     if experiment.seeds > 1:
-        names = [f"{label} ({wording.seed_names(found[label])})" for label in names]
+        names = [f"{label} ({tables.seed_names(found[label])})" for label in names]
     if names:
         notes.append(
             "Training diverged: at the end the test loss is no number, or more than twice what it "
@@ -144,7 +145,7 @@ def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
             f"in for {counts}. Such accuracies say little about schedulers"
             f"{why if experiment.network else ''}."
         )
-    lost = wording.left_out_note(summarise(records, list(experiment.schedulers)))
+    lost = tables.left_out_note(summarise(records, list(experiment.schedulers)))
     return [*notes, lost] if lost else notes
 
 
@@ -182,7 +183,7 @@ def write_report(
             "\n".join(f"![{path.stem}](figures/{path.name})" for path in written if is_png(path)),
         ]
     )
-    numbers = write_csv(folder.path / "table.csv", *wording.numbers(rows))
+    numbers = write_csv(folder.path / "table.csv", *tables.number_table(rows))
     summary = folder.path / "summary.md"
     write_atomically(summary, (text + "\n").encode())
     return [*written, numbers, summary]
@@ -291,13 +292,13 @@ def _pairs(settings: Mapping[str, Any], words: str) -> str:
 
 def table_section(rows: Sequence[Row], experiment: Experiment) -> str:
     """Return the table, and the differences where there are any, as Markdown."""
-    parts = ["## Table", wording.markdown(*wording.table(rows)), reading(experiment)]
-    heads, lines = wording.difference_table(rows)
+    parts = ["## Table", tables.markdown_table(*tables.summary_table(rows)), reading(experiment)]
+    heads, lines = tables.difference_table(rows)
     if experiment.seeds > 1 and lines:
         parts += [
             f"## Differences to {baseline_of(experiment)}",
-            wording.markdown(heads, lines),
-            wording.difference_note(rows),
+            tables.markdown_table(heads, lines),
+            tables.difference_note(rows),
         ]
     return "\n\n".join(parts)
 
@@ -321,5 +322,5 @@ def reading(experiment: Experiment) -> str:
         "Accuracies are means over the last tenth of evaluations; TV is the distance of the "
         "groups' selection ratios to uniform, Jain the index of participation; updates, traffic "
         "and virtual time include what schedulers asked for. "
-        + wording.table_note(seeds_of(experiment))
+        + tables.table_note(seeds_of(experiment))
     )

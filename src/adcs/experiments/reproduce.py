@@ -33,7 +33,7 @@ from adcs.experiments.runner import (
     unfinished,
 )
 from adcs.experiments.statistics import LEVEL
-from adcs.experiments.wording import table_note
+from adcs.experiments.tables import table_note
 from adcs.run_folder import RunFolder, read_json, refuse_foreign, write_atomically
 
 HELD = {"outputs": list[str], "overrides": dict[str, Any]}

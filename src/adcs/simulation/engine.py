@@ -30,15 +30,11 @@ from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.simulation.costs import NUMBER_BYTES, RoundCosts
 from adcs.simulation.federation import Federation
-from adcs.simulation.local_training import (
-    LocalTraining,
-    Training,
-    WeightedCohorts,
-    make_local_training,
-)
+from adcs.simulation.local_training import LocalTraining, WeightedCohorts, make_local_training
 from adcs.simulation.models import Model
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.scheduler_errors import scheduler_error
+from adcs.simulation.training import Training
 
 PER_CLIENT_LIMIT = 1000
 """With more clients than this, records leave out lists with an entry for each client."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from adcs.experiments import wording
+from adcs.experiments import tables
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.figures import Dots, dot_figure
 from adcs.experiments.records import checked_records
@@ -138,12 +138,14 @@ class Verdict:
         bad = self.failures
         return [
             self.title,
-            wording.number(self.uniform.mean, "worst"),
-            f"{self.rival_name} {wording.number(self.rival.mean, 'worst')}",
-            wording.number(self.control.mean, "worst"),
-            wording.number(self.ours.mean, "worst"),
-            _bold(wording.difference(self.gap), any(f.startswith("worst") for f in bad)),
-            _bold(wording.difference(self.average), any(f.startswith("average") for f in bad)),
+            tables.format_number(self.uniform.mean, "worst"),
+            f"{self.rival_name} {tables.format_number(self.rival.mean, 'worst')}",
+            tables.format_number(self.control.mean, "worst"),
+            tables.format_number(self.ours.mean, "worst"),
+            _bold(tables.format_difference(self.gap), any(f.startswith("worst") for f in bad)),
+            _bold(
+                tables.format_difference(self.average), any(f.startswith("average") for f in bad)
+            ),
             _bold(f"{self.extra:,} of {self.allowed:,.0f}", "too many probes" in bad),
             _bold(", ".join(bad), True) if bad else "all shown",
         ]
@@ -241,7 +243,7 @@ class BeyondPlan(Plan):
             parts.append(f"**{self.caveat}**")
         for seen, heading in ((True, "Cases that choices were made on"), (False, "Held out")):
             lines = [verdict.line() for verdict in verdicts if verdict.seen == seen]
-            parts += [f"## {heading}", wording.markdown(HEADS, lines)]
+            parts += [f"## {heading}", tables.markdown_table(HEADS, lines)]
         parts.append(
             "The control is PowerOfChoice by the losses of the round before: it asks all clients "
             "in every round, but does not know the mini-batches that it chooses."
@@ -266,7 +268,7 @@ class BeyondPlan(Plan):
             average = curves(records, "average", labels).last()
             cells = {OURS: f"{worst[OURS].mean():.3f} ({average[OURS].mean():.3f})"}
             for label in labels[1:]:
-                change = wording.difference(paired(worst[label], worst[OURS]))
+                change = tables.format_difference(paired(worst[label], worst[OURS]))
                 cells[label] = f"{change} ({paired(average[label], average[OURS]).mean:+.3f})"
             columns[f"{declared['case'][case]['title']}, T = {experiment.rounds:,}"] = cells
         lines = [
@@ -276,7 +278,7 @@ class BeyondPlan(Plan):
         return (
             "Worst accuracy (average in brackets); below it, what changes without each idea, with "
             "paired 95 % Student intervals that are not corrected for their number.\n\n"
-            + wording.markdown(["", *columns], lines)
+            + tables.markdown_table(["", *columns], lines)
         )
 
 
@@ -287,14 +289,14 @@ def _settings(title: str, experiment: Experiment, records: Sequence[Record]) -> 
     lines = [
         [
             label,
-            wording.spread(estimate(worst[label], SHARE), "worst"),
-            wording.spread(estimate(average[label], SHARE), "average"),
+            tables.format_estimate(estimate(worst[label], SHARE), "worst"),
+            tables.format_estimate(estimate(average[label], SHARE), "average"),
         ]
         for label in labels
     ]
     heads = [f"{title}, T = {experiment.rounds:,}", "worst", "average"]
-    lost = wording.left_out_note(summarise(records, labels))
-    return wording.markdown(heads, lines) + (f"\n\n**{lost}**" if lost else "")
+    lost = tables.left_out_note(summarise(records, labels))
+    return tables.markdown_table(heads, lines) + (f"\n\n**{lost}**" if lost else "")
 
 
 def _dots(verdict: Verdict) -> Dots:

@@ -1,4 +1,4 @@
-"""The figure of `adcs theory`: bias over rounds against each bound, a panel for each scheduler."""
+"""The theorems on a run: how its schedulers select, and the figure of bias and bounds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from adcs.experiments.lettering import add_legend, fold, mathtext
-from adcs.theory.report import Analysis
+from adcs._types import Float64Array
+from adcs.experiments.config import Experiment
+from adcs.experiments.figures import add_legend, fold, mathtext
+from adcs.experiments.specs import make_scheduler
+from adcs.reports.quality import rescale
+from adcs.schedulers import ADCS, Uniform
+from adcs.schedulers.base import Scheduler
+from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.theory.report import Analysis, Policy
 
 # Okabe and Ito's colours; line styles differ as well.
 CURVES = {
@@ -25,6 +32,40 @@ CLUSTERED = ("theorem1", "masses")
 
 TITLE = 32
 """Characters in a line of a panel's title."""
+
+
+def policies(experiment: Experiment) -> dict[str, Policy]:
+    """Return how each scheduler of an experiment chooses, by label.
+
+    >>> found = policies(Experiment())
+    >>> found["Uniform"].unbiased, found["ADCS"].theta, found["ADCS"].unbiased
+    (True, 0.8, False)
+    """
+    settings = experiment.network_settings()
+    everyone = settings is None or (
+        settings.availability == 1.0 and settings.dropout == 0.0 and settings.deadline is None
+    )
+    return {
+        label: policy(make_scheduler(spec, seed=0), everyone)
+        for label, spec in experiment.schedulers.items()
+    }
+
+
+def policy(scheduler: Scheduler, everyone: bool) -> Policy:
+    """Return how one scheduler chooses, where everyone is always there or not."""
+    if type(scheduler) is Uniform:
+        plain = not (scheduler.by_size or scheduler.independent or scheduler.constraints)
+        return Policy(unbiased=plain and everyone)
+    if not isinstance(scheduler, DeterminantalScheduler) or scheduler.theta == 0.0:
+        return Policy()
+    named = scheduler.quality in ("loss", "norm") and scheduler.gamma == 0.0
+    if type(scheduler) is not ADCS or not named:  # StaticDPP's is old, LiveADCS's is a belief.
+        return Policy(theta=None)
+
+    def quality(losses: Float64Array, norms: Float64Array) -> Float64Array:
+        return rescale(losses if scheduler.quality == "loss" else norms, scheduler.scale)
+
+    return Policy(theta=scheduler.theta, quality=quality)
 
 
 def draw(analysis: Analysis, path: str | Path) -> Path:
