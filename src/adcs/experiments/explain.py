@@ -116,7 +116,13 @@ def _replay(
 
 
 def tables(choice: Choice) -> list[Table]:
-    """Return titled tables of the picks and of the clients left out."""
+    """Return titled tables of the selected clients and of those left out.
+
+    >>> from adcs.schedulers import Cohort
+    >>> choice = Choice(Cohort.of([2]), (1, 2), scores={1: 0.5, 2: 0.7}, ranked_by="loss")
+    >>> tables(choice)[0][1:]
+    (['client', 'chosen', 'loss'], [['2', 'yes', '0.700'], ['1', 'no', '0.500']])
+    """
     if choice.explanation is not None:
         return _determinantal(choice)
     if choice.ranked_by is not None:
@@ -142,7 +148,7 @@ def tables(choice: Choice) -> list[Table]:
 
 
 def at_random(choice: Choice) -> str:
-    """Say of a choice that there are no tables of how it came about."""
+    """Return the sentence about a selection that has no tables."""
     if not choice.drawn:
         return "This scheduler chooses at random, by seed and round."
     if choice.known:
@@ -201,7 +207,7 @@ def _ranked(choice: Choice) -> Table:
 
 
 def sentence(choice: Choice, client: ClientId) -> str:
-    """Say of one client why it is in the cohort or not."""
+    """Return the sentence about why one client is in the cohort or not."""
     if client not in choice.available:
         return f"Client {client} was not available in this round."
     chosen = client in choice.cohort.clients
@@ -334,7 +340,7 @@ def _likeness(similarity: float | None) -> str:
 
 
 def _behind(gap: float) -> str:
-    """Return how far one is behind another, in words: a table of signs is easily misread.
+    """Return how far one score is behind another, in words.
 
     >>> _behind(0.25), _behind(-0.25), _behind(1e-4), _behind(0.0)
     ('0.250 behind', '0.250 ahead', '<0.001 behind', 'level')

@@ -1,7 +1,7 @@
 """Figures as PDF and PNG, each with a CSV of what is drawn.
 
-How a scheduler looks is said by `adcs.experiments.styles`. Nothing here computes statistics: what
-is drawn comes in as panels, and goes out as lines and numbers.
+Each function takes panels of statistics and writes a figure. `adcs.experiments.styles` has the
+colours and markers of schedulers.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from adcs.experiments.statistics import Estimate
 from adcs.experiments.styles import Style
 
 MARKS = 7
-"""Markers along a line, between those of the other lines, so that equal lines are told apart."""
+"""Markers along a line, placed between those of the other lines, so that equal lines differ."""
 
 SHADED = 0.5
-"""The share of a panel that shades may cover together; for wider ones there are bars."""
+"""The fraction of a panel that shaded bands may cover together; wider bands become bars."""
 
 BARS = 12
-"""Bars in a panel, if there are any: at the last markers of each line, at least at the last one."""
+"""Bars in a panel: at the last markers of each line, at least at the last one."""
 
 CUTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25)
-"""Shares of the horizontal axis that the vertical one may disregard."""
+"""Fractions of the horizontal axis that the limits of the vertical axis may disregard."""
 
 ENOUGH = 0.25
-"""How far lines are to be apart, as a share of the panel's height, before nothing is cut."""
+"""The distance of lines, as a fraction of the panel's height, at which nothing is cut."""
 
 LEGEND_CHARACTERS = 60
-"""Characters in a line of a legend's entry; two such entries and more stand under each other."""
+"""Characters in a line of a legend's entry."""
 
 TITLE_CHARACTERS = 9
-"""Characters of a title to the inch."""
+"""Characters of a title per inch."""
 
 LEGEND_INCHES = 0.55
-"""Inches of a legend of two lines, which every figure has room for."""
+"""The height of a legend of two lines, for which every figure has room."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def limits(lines: Sequence[Line]) -> tuple[float, float]:
 
 
 def _shaded(lines: Mapping[str, Line], bottom: float, top: float) -> set[str]:
-    """Return the lines whose bands are shaded: the narrow ones, as long as they leave room."""
+    """Return the lines whose bands are shaded: the narrowest ones that fit."""
     covered = {
         name: float(np.nanmean(np.clip(line.high, bottom, top) - np.clip(line.low, bottom, top)))
         / (top - bottom)
@@ -181,7 +181,7 @@ def _shaded(lines: Mapping[str, Line], bottom: float, top: float) -> set[str]:
 
 
 def _handles(names: Sequence[str], styles: Mapping[str, Style], line: bool = True) -> list[Any]:
-    """Return what a legend shows of each line."""
+    """Return the legend's handle of each line."""
     from matplotlib.lines import Line2D
 
     shown = [
@@ -520,7 +520,7 @@ _SYMBOL = re.compile(
 
 
 def mathtext(text: str) -> str:
-    r"""Return a plain text with its symbols in mathtext, as all figures write them.
+    r"""Return a text with its symbols in mathtext.
 
     A dollar sign stays one.
 
@@ -538,7 +538,7 @@ def mathtext(text: str) -> str:
 
 
 def add_title(figure: Any, title: str) -> None:
-    """Put a title above a figure, in as many lines as its width asks for."""
+    """Add a title above a figure, folded to its width."""
     lines = [
         fold(line, int(TITLE_CHARACTERS * figure.get_figwidth())) for line in title.splitlines()
     ]
@@ -548,9 +548,10 @@ def add_title(figure: Any, title: str) -> None:
 def add_legend(
     figure: Any, handles: Sequence[Any], names: Sequence[str], columns: int, **more: Any
 ) -> None:
-    """Put a legend below a figure, in at most so many columns, and in fewer where they are wide.
+    """Add a legend below a figure, in at most so many columns.
 
-    The figure grows by what the legend takes beyond two lines. Further settings are matplotlib's.
+    Wide entries reduce the columns, and a legend of more than two lines makes the figure higher.
+    Further settings are matplotlib's.
     """
     renderer = figure.canvas.get_renderer()
     words = [mathtext(fold(name, LEGEND_CHARACTERS)) for name in names]

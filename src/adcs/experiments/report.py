@@ -1,4 +1,4 @@
-"""What a comparison leaves behind: the table, the figures, summary.md."""
+"""The report of a comparison: table, figures, summary.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AXES = {
     "bytes": [("traffic up and down (MB)", 1e6), ("traffic up and down (GB)", 1e9)],
     "seconds": [("virtual time (seconds)", 1.0), ("virtual time (hours)", 3600.0)],
 }
-"""What curves can be drawn against: labels with their units, the smallest first."""
+"""Horizontal axes of curves: labels with their units, the smallest unit first."""
 
 NAMES = {
     **{name: METRICS[name].label for name in COMPARED},
@@ -45,10 +45,10 @@ COSTS = {
     ],
     "bytes": AXES["bytes"],
 }
-"""What accuracies are drawn over in the figure of costs."""
+"""Horizontal axes of the figure of costs."""
 
 FEW = 0.5
-"""Where a smaller share than this of m updates a round was trained on, the reader is warned."""
+"""The report warns if a smaller fraction than this of m updates a round was aggregated."""
 
 SMOOTH = 40
 """Curves are drawn as running means over a fortieth of the evaluations."""
@@ -57,7 +57,7 @@ SMOOTH = 40
 def panel(
     records: Sequence[Mapping[str, Any]], field: str, against: str, labels: Sequence[str]
 ) -> Panel:
-    """Return one field over rounds, bytes or seconds, with bands over seeds, ready to draw."""
+    """Return the panel of one field over rounds, bytes or seconds, with bands over seeds."""
     found = curves(records, field, labels)
     window = max(1, found.rounds.size // SMOOTH)
     window += 1 - window % 2  # As many evaluations before a round as after it.
@@ -75,7 +75,7 @@ def panel(
 
 
 def _unit(axes: Sequence[tuple[str, float]], far: float) -> tuple[str, float]:
-    """Return the label and the unit in which numbers up to `far` are read best.
+    """Return the label and the largest unit that suits numbers up to `far`.
 
     >>> _unit(AXES["bytes"], 3e9)
     ('traffic up and down (GB)', 1000000000.0)
@@ -117,12 +117,12 @@ def baseline_of(experiment: Experiment) -> str:
 
 
 def results(folder: RunFolder, experiment: Experiment) -> list[Row]:
-    """Return the table of a comparison's records."""
+    """Return the rows of a comparison's table."""
     return summarise(folder.records(), list(experiment.schedulers), baseline_of(experiment))
 
 
 def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
-    """Return what nobody who reads a comparison's table should miss."""
+    """Return warnings about a comparison: divergence, few updates, values that do not count."""
     records = list(folder.records())
     notes = []
     found = diverged(records)
@@ -190,7 +190,7 @@ def write_report(
 
 
 def cost_panels(rows: Sequence[Row]) -> list[list[Cost]]:
-    """Return final accuracies over costs, a row of panels for each cost, ready to draw."""
+    """Return the panels of final accuracies over costs, a row for each cost."""
     grid = []
     for cost, axes in COSTS.items():
         spent = {row.label: row.cells[cost] for row in rows if row.cells[cost].n}
@@ -234,7 +234,7 @@ def cost_caption(seeds: int) -> str:
 
 
 def data_name(experiment: Experiment) -> str:
-    """Return what titles call the data: its name, or that of its file.
+    """Return the name of the data in titles: its name, or that of its file.
 
     >>> data_name(Experiment(data="digits")), data_name(Experiment(data="/home/me/mine.npz"))
     ('digits', 'mine')
