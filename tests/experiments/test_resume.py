@@ -1,4 +1,4 @@
-"""A run folder that is gone back to: with other data, or with files that are broken."""
+"""Resumed run folders: with other data, with broken files, of other versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from adcs._serialization import pack, unpack
 from adcs.cli.app import app
-from adcs.experiments import runner as compare
+from adcs.experiments import runner
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.explain import replay
 from adcs.experiments.reproduce import Plan
@@ -60,8 +60,8 @@ def started(
 ) -> RunFolder:
     """A run that was interrupted at a round, with a checkpoint."""
     folder = create_run(path, experiment)
-    monkeypatch.setattr(compare, "CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(compare, "PROGRESS_SECONDS", -1.0)
+    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(runner, "PROGRESS_SECONDS", -1.0)
 
     def stop(rounds: int) -> None:
         if rounds >= at:
@@ -92,7 +92,7 @@ def test_checkpoints_do_not_wait_for_an_evaluation(
     assert records(folder) == records(whole)
 
 
-def test_a_run_does_not_go_on_with_other_data(
+def test_a_run_does_not_resume_with_other_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = save(tmp_path / "mine.npz", seed=0)
@@ -110,7 +110,7 @@ def test_a_run_does_not_go_on_with_other_data(
     assert adcs("compare", "--resume", folder.path, "--jobs", 1).exit_code == 0
 
 
-def test_a_choice_is_not_explained_by_other_data(tmp_path: Path) -> None:
+def test_a_selection_is_not_explained_with_other_data(tmp_path: Path) -> None:
     data = save(tmp_path / "mine.npz", seed=0)
     experiment = small(data)
     held = create_run(tmp_path / "run", experiment).config["data_fingerprint"]
@@ -169,7 +169,7 @@ def test_a_broken_config_is_named(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"m": 0}, {"hidden": 3}, {"schedulers": "ADCS"}, {"lr": None}])
-def test_settings_that_cannot_be_are_named_with_their_file(
+def test_invalid_settings_are_named_with_their_file(
     wrong: dict[str, object], tmp_path: Path
 ) -> None:
     folder = create_run(tmp_path / "run", small(save(tmp_path / "mine.npz", seed=0)))

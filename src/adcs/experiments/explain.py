@@ -23,7 +23,7 @@ Table = tuple[str, list[str], list[list[str]]]
 
 REASONS = (
     "The reason is what would have let a client in: rules, if there were no caps and nobody had a "
-    "place beforehand; redundant with X, if X were absent (and not for the place of X alone); "
+    "slot beforehand; redundant with X, if X were absent (and not for the slot of X alone); "
     "quality, if its quality were the best among the chosen; tie, if its id were the smaller one; "
     "redundant with several, if its update had nothing in common with the others'."
 )
@@ -152,7 +152,7 @@ def at_random(choice: Choice) -> str:
     if not choice.drawn:
         return "This scheduler chooses at random, by seed and round."
     if choice.known:
-        return "All places went to clients without a usable report, by a draw from seed and round."
+        return "All slots went to clients without a usable report, at random by seed and round."
     return "It had no usable report of anybody, so it drew at random, by seed and round."
 
 
@@ -196,11 +196,13 @@ def _determinantal(choice: Choice) -> list[Table]:
 
 
 def _ranked(choice: Choice) -> Table:
-    place = {client: i for i, client in enumerate(choice.cohort.clients)}
+    position = {client: i for i, client in enumerate(choice.cohort.clients)}
     scores = choice.scores
-    order = sorted(scores, key=lambda client: (place.get(client, len(place)), -scores[client]))
+    order = sorted(
+        scores, key=lambda client: (position.get(client, len(position)), -scores[client])
+    )
     rows = [
-        [str(client), "yes" if client in place else "no", _number(scores[client])]
+        [str(client), "yes" if client in position else "no", _number(scores[client])]
         for client in order
     ]
     return (f"Ranked by {choice.ranked_by}", ["client", "chosen", str(choice.ranked_by)], rows)
@@ -214,7 +216,9 @@ def sentence(choice: Choice, client: ClientId) -> str:
     if chosen and client in choice.required and choice.explanation is None:
         return f"Client {client} was chosen because it is required."
     if client in choice.cohort.diagnostics.get("drawn", []):
-        return f"Client {client} had no usable report and got its place by a seeded draw."
+        return (
+            f"Client {client} had no usable report and got its slot at random, by seed and round."
+        )
     if choice.explanation is not None:
         return _determinantal_sentence(choice, client)
     if choice.ranked_by is not None and client in choice.scores:
@@ -287,7 +291,7 @@ def _missed(miss: Miss, choice: Choice) -> str:
         causes += ["a client that had waited too long"] * bool(choice.waited)
         return (
             f"Client {client} was left out by {' or '.join(causes) or 'a rule'}, which left no "
-            f"place for it; {nearest}."
+            f"slot for it; {nearest}."
         )
     if miss.reason == "tie":
         last = name[found.picks[-1].row]

@@ -106,13 +106,13 @@ def _draw_panel(ax: Any, panel: Panel, styles: Mapping[str, Style]) -> None:
     bars = max(1, BARS // max(len(wide) - len(shaded), 1))
     every = np.concatenate([line.x for line in lines.values()])
     start, end = (every.min(), every.max()) if every.size else (0.0, 1.0)
-    for place, (name, line) in enumerate(lines.items()):
+    for position, (name, line) in enumerate(lines.items()):
         style = styles[name]
         # Solid lines lie beneath the others, and are seen through their gaps.
         ax.plot(line.x, line.mean, linewidth=1.5, zorder=2 if style.solid else 2.2, **style.line)
         if line.x.size == 0:
             continue
-        shares = (np.arange(MARKS) + (place + 0.5) / len(lines)) / MARKS
+        shares = (np.arange(MARKS) + (position + 0.5) / len(lines)) / MARKS
         x = start + shares * (end - start)
         x = x[(x >= line.x.min()) & (x <= line.x.max())] if line.x.size > 1 else line.x
         mean, low, high = (np.interp(x, line.x, y) for y in (line.mean, line.low, line.high))
@@ -272,8 +272,8 @@ def sideways(costs: Mapping[str, float]) -> dict[str, float]:
     while order:
         group = [name for name in order if costs[name] <= costs[order[0]] + near]
         step = min(5.0, 40.0 / len(group))
-        for place, name in enumerate(group):
-            found[name] = step * (place - (len(group) - 1) / 2)
+        for position, name in enumerate(group):
+            found[name] = step * (position - (len(group) - 1) / 2)
         order = order[len(group) :]
     return found
 
@@ -299,15 +299,15 @@ def bar_figure(
     from matplotlib.patches import Patch
 
     figure, axes = _subplots(1, len(panels), width=2.9, height=3.4, sharey=True)
-    places = np.arange(len(names))
+    positions = np.arange(len(names))
     for ax, bars in zip(axes[0], panels, strict=True):
         means = np.array([e.mean for e in bars.values])
         reach = [[e.mean - e.low for e in bars.values], [e.high - e.mean for e in bars.values]]
-        ax.bar(places, means, yerr=reach, color=styles[bars.name].colour, alpha=0.7, capsize=2)
+        ax.bar(positions, means, yerr=reach, color=styles[bars.name].colour, alpha=0.7, capsize=2)
         marks = {"markerfacecolor": "black", "markeredgecolor": "white", "markersize": 6}
-        (paper,) = ax.plot(places, bars.reference, "D", **marks)
+        (paper,) = ax.plot(positions, bars.reference, "D", **marks)
         ax.set_title(mathtext(bars.name), fontsize=10)
-        ax.set_xticks(places, names)
+        ax.set_xticks(positions, names)
         ax.set_xlabel("group")
         ax.grid(axis="y", alpha=0.3, linewidth=0.5)
     # Once all panels are drawn: the axis is theirs together, and a limit set is a limit kept.
@@ -348,23 +348,23 @@ def dot_figure(
         }
         for name in lines[0].values
     }
-    places = np.arange(len(lines))[::-1]
+    positions = np.arange(len(lines))[::-1]
     left, right = axes[0]
     for name, mark in marks.items():
         found = [line.values[name] for line in lines]
         reach = [[e.mean - e.low for e in found], [e.high - e.mean for e in found]]
-        left.errorbar([e.mean for e in found], places, xerr=reach, label=name, capsize=2, **mark)
+        left.errorbar([e.mean for e in found], positions, xerr=reach, label=name, capsize=2, **mark)
     floor = min(w for line in lines for w in line.work.values() if w > 0.0) / 3.0
     for name in lines[0].work:
         cost = [max(line.work[name], floor) for line in lines]
-        right.plot(cost, places, **marks[name])
-        for line, x, y in zip(lines, cost, places, strict=True):
+        right.plot(cost, positions, **marks[name])
+        for line, x, y in zip(lines, cost, positions, strict=True):
             if line.work[name] == 0.0:
                 right.annotate("0", (x, y), xytext=(6, -3), textcoords="offset points", fontsize=8)
     right.set_xscale("log")
     left.set_xlabel("accuracy of the worst-off client, 95 % interval")
     right.set_xlabel("updates and losses asked of clients besides training,\nfor each update")
-    left.set_yticks(places, [mathtext(line.title) for line in lines])
+    left.set_yticks(positions, [mathtext(line.title) for line in lines])
     for ax in (left, right):
         ax.grid(alpha=0.3, linewidth=0.5)
     handles, names = left.get_legend_handles_labels()

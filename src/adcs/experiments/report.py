@@ -65,8 +65,8 @@ def panel(
     x = {label: found.rounds.astype(np.float64) for label in labels}
     if against != "server_round":
         spent = curves(records, against, labels)
-        place = np.isin(spent.rounds, found.rounds)
-        x = {label: spent.values[label][:, place].mean(axis=0) for label in labels}
+        position = np.isin(spent.rounds, found.rounds)
+        x = {label: spent.values[label][:, position].mean(axis=0) for label in labels}
     far = max(float(np.nanmax(values)) for values in x.values())
     axis, unit = _unit(AXES[against], far)
     lines = {label: Line(x[label] / unit, *found.band(label)) for label in labels}

@@ -237,7 +237,7 @@ class Checkpoints(Observer):
     Parameters
     ----------
     save
-        Saves the state after the last round; it is told whether the run is done.
+        Saves the state after the last round; its argument says whether the run is done.
     """
 
     def __init__(self, save: Callable[[bool], None]) -> None:

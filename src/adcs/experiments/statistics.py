@@ -219,8 +219,8 @@ def holm(p: Sequence[float]) -> list[float]:
     """
     found = [1.0] * len(p)
     least = 0.0
-    for place, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
-        least = max(least, min(1.0, (len(p) - place) * p[i]))
+    for position, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        least = max(least, min(1.0, (len(p) - position) * p[i]))
         found[i] = least
     return found
 
@@ -340,12 +340,12 @@ def curves(records: Iterable[Record], field: str, labels: Sequence[str] | None =
     rounds = sorted({key[2] for key in found})
     seeds = sorted({key[1] for key in found})
     names = list(dict.fromkeys(key[0] for key in found)) if labels is None else list(labels)
-    place = {r: i for i, r in enumerate(rounds)}
+    position = {r: i for i, r in enumerate(rounds)}
     row = {seed: i for i, seed in enumerate(seeds)}
     values = {name: np.full((len(seeds), len(rounds)), np.nan) for name in names}
     for (name, seed, r), value in found.items():
         if name in values:
-            values[name][row[seed], place[r]] = value
+            values[name][row[seed], position[r]] = value
     return Curves(field, np.array(rounds, dtype=np.intp), tuple(seeds), values)
 
 

@@ -154,11 +154,11 @@ def _own_looks(names: Sequence[str]) -> dict[str, tuple[str, Any, int]]:
     taken = [0] * len(OWN)
     for name in sorted(set(names)):
         first = zlib.crc32(name.encode()) % len(OWN)
-        places = [(first + i) % len(OWN) for i in range(len(OWN))]
-        place = min(places, key=lambda i: taken[i])
-        turn, taken[place] = taken[place], taken[place] + 1
-        _, marker = OWN[(place + turn) % len(OWN)]
-        found[name] = (OWN[place][0], marker, (place + turn) % len(DASHES))
+        positions = [(first + i) % len(OWN) for i in range(len(OWN))]
+        position = min(positions, key=lambda i: taken[i])
+        turn, taken[position] = taken[position], taken[position] + 1
+        _, marker = OWN[(position + turn) % len(OWN)]
+        found[name] = (OWN[position][0], marker, (position + turn) % len(DASHES))
     return found
 
 
@@ -169,14 +169,14 @@ def _shades(
     colour, marker, dash = look
     keys = sorted({key for settings in variants.values() for key in settings})
 
-    def place(settings: Mapping[str, Any]) -> list[tuple[int, float, str]]:
+    def sort_key(settings: Mapping[str, Any]) -> list[tuple[int, float, str]]:
         return [_rank({**known, **settings}.get(key, _MISSING)) for key in keys]
 
-    order = sorted(variants, key=lambda label: (place(variants[label]), label))
-    usual = place({})
-    below = [label for label in order if place(variants[label]) < usual]
+    order = sorted(variants, key=lambda label: (sort_key(variants[label]), label))
+    usual = sort_key({})
+    below = [label for label in order if sort_key(variants[label]) < usual]
     rest = order[len(below) :]
-    plain = rest[:1] if rest and place(variants[rest[0]]) == usual else []
+    plain = rest[:1] if rest and sort_key(variants[rest[0]]) == usual else []
     above = rest[len(plain) :]
     found = {label: Style(colour, DASHES[dash], marker) for label in plain}
     for side, labels, most in ((1, below[::-1], LIGHTEST), (0, above, DARKEST)):

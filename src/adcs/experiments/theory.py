@@ -90,14 +90,14 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
     figure = Figure(figsize=(max(4.2 * columns, 6.6), 3.0 * lines + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for place, axes in enumerate(grid.flat):
-        if place >= len(names):
+    for position, axes in enumerate(grid.flat):
+        if position >= len(names):
             axes.set_visible(False)
             continue
-        rows = [row for row in analysis.rounds if row["scheduler"] == names[place]]
+        rows = [row for row in analysis.rounds if row["scheduler"] == names[position]]
         ticks = sorted({row["server_round"] for row in rows})
         for key, (label, colour, style) in CURVES.items():
-            if key in CLUSTERED and names[place] in unclustered:
+            if key in CLUSTERED and names[position] in unclustered:
                 continue
             means = []
             for tick in ticks:
@@ -116,12 +116,12 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
                 marker=marker,
             )
         axes.set_yscale("log")
-        axes.set_title(titles[place])
+        axes.set_title(titles[position])
         axes.grid(alpha=0.3)
-        if place >= len(names) - columns:
+        if position >= len(names) - columns:
             axes.set_xlabel("round")
             axes.tick_params(labelbottom=True)
-        if place % columns == 0:
+        if position % columns == 0:
             axes.set_ylabel("norm (loss per unit of parameter)")
     shown: dict[str, Any] = {}
     for axes in grid.flat:

@@ -86,13 +86,13 @@ def located(folder: str | Path | None = None) -> Path | None:
     >>> located() is None or located().is_dir()
     True
     """
-    for _, place in candidate_folders(folder):
+    for _, candidate in candidate_folders(folder):
         try:
             for stem in SHA256:
-                _find(stem, place)
+                _find(stem, candidate)
         except OSError:
             continue
-        return place
+        return candidate
     return None
 
 
@@ -142,13 +142,13 @@ def obtain(folder: str | Path | None = None) -> tuple[dict[str, Images], str]:
         If every source failed.
     """
     tried = []
-    for what, place in candidate_folders(folder):
+    for what, candidate in candidate_folders(folder):
         try:
-            return _read(place), str(place)
+            return _read(candidate), str(candidate)
         except OSError as error:
-            tried.append(f"{what}, {place}: {error}")
+            tried.append(f"{what}, {candidate}: {error}")
             if what == "the folder given":
-                log.warning("Fashion-MNIST is not in %s (%s); looking elsewhere", place, error)
+                log.warning("Fashion-MNIST is not in %s (%s); looking elsewhere", candidate, error)
     downloads: tuple[tuple[str, Callable[[Path], Path]], ...] = (
         (f"Debian's package {PACKAGE} by apt-get", _from_apt),
         ("the official files over https", _from_https),
