@@ -22,9 +22,9 @@ from adcs.schedulers import Uniform
 from adcs.simulation.datasets import load
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
-from adcs.simulation.local_training import Training
 from adcs.simulation.models import MLP
 from adcs.simulation.partition import make_partition
+from adcs.simulation.training import Training
 from adcs.theory import certify
 
 Instance = tuple[np.ndarray, np.ndarray]

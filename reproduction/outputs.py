@@ -147,7 +147,7 @@ def make_section(
 def equal_time(records: Records, labels: Sequence[str]) -> str:
     """Return the accuracies at the time at which the fastest scheduler finishes, as Markdown."""
     seconds = curves(records, "seconds", labels)
-    tables = {field: curves(records, field, labels) for field in ("worst", "average")}
+    found = {field: curves(records, field, labels) for field in ("worst", "average")}
     lines = []
     ends = np.array([seconds.values[label][:, -1] for label in labels]).min(axis=0)
     count = max(1, seconds.rounds.size // 10)
@@ -159,7 +159,7 @@ def equal_time(records: Records, labels: Sequence[str]) -> str:
         ]
         rounds = [float(seconds.rounds[evaluations - 1]) for evaluations in reached]
         cells.append(f"{np.mean(rounds):,.0f}")
-        for table in tables.values():
+        for table in found.values():
             numbers = [
                 float(row[max(0, evaluations - count) : evaluations].mean())
                 for row, evaluations in zip(table.values[label], reached, strict=True)

@@ -1,17 +1,17 @@
-"""The run folder: written by every engine, read by every table and plot.
+"""The run folder: written by every engine, read by every table and figure.
 
     runs/NAME/
-      config.json          the resolved config, the engine's name, versions, and where the engine
-                           has the data at hand its fingerprint
+      config.json          the schema version of the folder, the engine, its settings, versions of
+                           packages, and the fingerprint of the data if the engine has the data
       records/TASK.jsonl   one JSON line for each evaluated round of each run, appended and flushed
-      checkpoints/TASK     what an engine needs to go on from, replaced atomically
-      figures/             what was drawn, and the CSV of what is drawn
+      checkpoints/TASK     the state from which an engine resumes, replaced atomically
+      figures/             figures, and the CSV files of what they show
 
-A task is what one process works on: one engine may have several, each with files of its own, so
-that processes never write into one another's lines. A record has at least `scheduler`, `seed` and
-`server_round` (the number of rounds done); every other key is the engine's. Numbers that
-JSON cannot hold (NaN, infinities) are null. Client ids beyond 2^53 are strings: other
-readers would round them.
+A task is the work of one process. An engine may have several tasks, each with its own files, so
+that processes never write to the same file. A record has at least `scheduler`, `seed` and
+`server_round` (the number of rounds done); the other keys are the engine's. Numbers that JSON
+cannot hold (NaN, infinities) are null. Client ids beyond 2^53 are strings, because other readers
+would round them.
 """
 
 from __future__ import annotations
@@ -35,42 +35,51 @@ import scipy
 import adcs
 from adcs._serialization import pack, unpack
 
-FORMAT = 2
-"""What checkpoints hold changes with this number; those of another one are not gone on with."""
+SCHEMA_VERSION = 1
+"""The version of the folder's layout, of config.json and of the records. Readers refuse others."""
+
+CHECKPOINT_FORMAT = 3
+"""The version of what checkpoints hold; a run does not resume from another one."""
 
 RESTART = "that part of the run then starts again from its first round"
 REMEDY = f"delete it: {RESTART}"
-"""What helps against a checkpoint that cannot be used."""
+"""What to do with a checkpoint that cannot be used."""
 
 UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
-"""Errors of reading what is not of the form that was written."""
+"""Errors of reading values of another form than the one written."""
 
 PARTS = ("records", "checkpoints", "figures")
 """The folders inside a run folder."""
 
 
 PART = ".part"
-"""How the names of files end that are being written."""
+"""The suffix of files that are being written."""
 
 
 class InUse(OSError):
-    """Another process is writing into the run folder."""
+    """Another process is writing into the run folder.
+
+    >>> raise InUse("runs/a is in use: another process is running it")
+    Traceback (most recent call last):
+    ...
+    adcs.run_folder.InUse: runs/a is in use: another process is running it
+    """
 
 
 @dataclass
 class Ledger:
-    """What clients and network have spent for a run; every engine keeps one.
+    """What clients and network have spent for a run: its total costs.
 
     Attributes
     ----------
     updates
         Client updates computed, for probes and for training.
     extra_updates
-        Those of them that were not trained on.
+        The updates among them that were not aggregated.
     loss_evaluations
-        Losses computed for their own sake.
+        Losses computed for probes that ask for nothing else.
     bytes_up, bytes_down
-        Traffic from and to the clients, without what transport adds.
+        Traffic from and to the clients, without the overhead of the transport.
     seconds
         Time for probes and training.
 
@@ -110,9 +119,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path, config: Mapping[str, Any]) -> RunFolder:
-        """Make a new run folder and write its config.
+        """Create a run folder and write its config.
 
-        An existing run is never overwritten, and a folder that holds anything else is refused.
+        Raises FileExistsError for a folder that holds a run or any other files.
         """
         folder = cls(Path(path))
         if (folder.path / "config.json").exists():
@@ -124,43 +133,45 @@ class RunFolder:
         refuse_foreign(folder.path, empty)
         for part in PARTS:
             (folder.path / part).mkdir(parents=True, exist_ok=True)
+        described = {"schema_version": SCHEMA_VERSION, **plain(config), "versions": versions()}
         write_atomically(
             folder.path / "config.json",
-            (json.dumps({**plain(config), "versions": versions()}, indent=2) + "\n").encode(),
+            (json.dumps(described, indent=2) + "\n").encode(),
         )
         return folder
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """Open an existing run folder."""
+        """Open an existing run folder; one of another schema version is refused."""
         folder = cls(Path(path))
         if not (folder.path / "config.json").is_file():
             raise FileNotFoundError(f"{path} is not a run folder: it has no config.json")
+        _check_schema(folder.path, folder.config)
         return folder
 
     @property
     def config(self) -> dict[str, Any]:
-        """The resolved config."""
+        """The content of config.json."""
         config: dict[str, Any] = read_json(self.path / "config.json", "start a new run")
         return config
 
     @property
     def figures(self) -> Path:
-        """Where figures go."""
+        """The folder of figures; created if there is none."""
         target = self.path / "figures"
         target.mkdir(exist_ok=True)
         return target
 
     def writer(self, task: str, offset: int | None = None) -> Writer:
-        """Return a writer of a task's lines; with an offset, what lies beyond it is cut off."""
+        """Return a writer of a task's records; the file is cut off at the offset, if given."""
         return Writer(self.path / "records" / f"{task}.jsonl", offset)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield every record, task by task; a last line cut short by a crash is left out."""
+        """Yield every record, task by task, without a last line that a crash cut short."""
         return (line.record for line in self.lines())
 
     def lines(self) -> Iterator[Line]:
-        """Yield every record with its place; one that cannot be read is named in a ValueError."""
+        """Yield every record with its file and line; ValueError names an unreadable one."""
         for path in sorted((self.path / "records").glob("*.jsonl")):
             with path.open("rb") as lines:
                 for number, text in enumerate(lines, start=1):
@@ -169,7 +180,9 @@ class RunFolder:
 
     def save_checkpoint(self, task: str, state: dict[str, Any]) -> None:
         """Replace a task's checkpoint, atomically."""
-        write_atomically(self.path / "checkpoints" / task, pack({**state, "format": FORMAT}))
+        write_atomically(
+            self.path / "checkpoints" / task, pack({**state, "format": CHECKPOINT_FORMAT})
+        )
 
     def load_checkpoint(self, task: str) -> dict[str, Any] | None:
         """Return a task's checkpoint, or None if it has none."""
@@ -180,7 +193,7 @@ class RunFolder:
             state = unpack(path.read_bytes())
         except (ValueError, MemoryError) as error:
             raise ValueError(f"{path} is not a whole checkpoint; {REMEDY}") from error
-        if state.get("format") != FORMAT:
+        if state.get("format") != CHECKPOINT_FORMAT:
             raise ValueError(f"{path} was written by another version of adcs; {REMEDY}")
         offset, records = state.get("offset"), self.path / "records" / f"{task}.jsonl"
         held = records.stat().st_size if records.exists() else 0
@@ -193,7 +206,7 @@ class RunFolder:
 
     @contextmanager
     def restoring(self, task: str) -> Iterator[None]:
-        """Turn whatever goes wrong with a task's checkpoint inside into a sentence about it."""
+        """Turn errors of restoring a task's checkpoint into a ValueError that names the file."""
         try:
             yield
         except UNREADABLE as error:
@@ -204,22 +217,22 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running what this folder holds; InUse if one does."""
-        with (self.path / "config.json").open("r+b") as file:  # NFS locks what may be written
+        """Lock the folder for this process; raise InUse if another process has it."""
+        with (self.path / "config.json").open("r+b") as file:  # NFS locks files open for writing
             if not _try_lock(file):
                 raise InUse(f"{self.path} is in use: another process is running it")
             for folder in (self.path, self.path / "checkpoints"):
-                for part in folder.glob(f".*{PART}"):  # of a process that was killed
+                for part in folder.glob(f".*{PART}"):  # left by a killed process
                     part.unlink(missing_ok=True)
             yield
 
 
 class Line(NamedTuple):
-    """A record and its place: a line of a file.
+    """A record with its file and line.
 
     >>> Line(Path("run/records/seed0.jsonl"), 3, {}).broken("no server_round")
-    ValueError('run/records/seed0.jsonl, line 3 is broken (no round); bring back the file as it
-    was, or delete run/checkpoints/seed0 and resume: that part of the run then starts again from
+    ValueError('run/records/seed0.jsonl, line 3 is broken (no server_round); bring back the file as
+    it was, or delete run/checkpoints/seed0 and resume: that part of the run then starts again from
     its first round')
     """
 
@@ -229,7 +242,7 @@ class Line(NamedTuple):
 
     @classmethod
     def read(cls, path: Path, number: int, text: bytes) -> Line:
-        """Return the record that a line holds, with the keys that every record has."""
+        """Parse a line; raise ValueError if it is not a record."""
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -244,14 +257,14 @@ class Line(NamedTuple):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Turn whatever goes wrong with the record inside into a sentence about its line."""
+        """Turn errors of reading the record into a ValueError that names file and line."""
         try:
             yield
         except UNREADABLE as error:
             raise self.broken(_reason(error)) from error
 
     def broken(self, why: str) -> ValueError:
-        """Return the error that says that the line cannot be used, and why."""
+        """Return the error to raise for an unusable line."""
         checkpoint = self.path.parent.parent / "checkpoints" / self.path.stem
         return ValueError(
             f"{self.path}, line {self.number} is broken ({why}); bring back the file as it was, "
@@ -260,7 +273,7 @@ class Line(NamedTuple):
 
 
 class Writer:
-    """Appends JSON lines to a file and flushes each."""
+    """Appends JSON lines to a file and flushes each; made by `RunFolder.writer`."""
 
     def __init__(self, path: Path, offset: int | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -289,7 +302,7 @@ class Writer:
 
 
 def _lock(file: BinaryIO) -> None:
-    """Wait until no other process writes the file, which a killed run's worker may for a moment."""
+    """Wait until no other process writes the file; a killed run's worker may for a moment."""
     for _ in range(100):
         if _try_lock(file):
             return
@@ -298,7 +311,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _try_lock(file: BinaryIO) -> bool:
-    """Lock a file until it is closed; return whether nobody else has it."""
+    """Lock a file until it is closed; return False if another process has it."""
     try:
         import fcntl
     except ImportError:  # not on Windows
@@ -311,17 +324,31 @@ def _try_lock(file: BinaryIO) -> bool:
 
 
 def _unlinked(path: str, flags: int) -> int:
-    """Open a file, but never through a symbolic link in its place."""
+    """Open a file; a symbolic link of its name is not followed."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _reason(error: Exception) -> str:
-    """Return an error in words; those that were written to be read need no name."""
+    """Return an error as text; a ValueError needs no type name."""
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
+def _check_schema(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a folder of another schema version, or of none."""
+    version = config.get("schema_version")
+    if version == SCHEMA_VERSION and type(version) is int:
+        return
+    older = version is None or (isinstance(version, int) and version < SCHEMA_VERSION)
+    which = "no schema_version" if version is None else f"schema_version {version!r}"
+    raise ValueError(
+        f"{path} was written by {'an older' if older else 'a newer'} version of adcs: its "
+        f"config.json has {which}, this version reads {SCHEMA_VERSION}; read it with the version "
+        "that wrote it, or start a new run"
+    )
+
+
 def refuse_foreign(path: Path, ours: Collection[str]) -> None:
-    """Refuse a folder that holds anything but folders and files of these names.
+    """Raise FileExistsError if a folder holds anything but entries of these names.
 
     >>> refuse_foreign(Path("no/such/folder"), ())
     >>> refuse_foreign(Path("."), ())
@@ -346,7 +373,7 @@ def next_folder(base: Path, name: str) -> Path:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it: arrays as lists, NaN and infinities as null.
+    """Return a value as JSON values: arrays as lists, NaN and infinities as null.
 
     >>> plain({"a": np.array([1.5, np.nan]), "client": 2**60})
     {'a': [1.5, None], 'client': '1152921504606846976'}
@@ -367,7 +394,7 @@ def plain(value: Any) -> Any:
 
 
 def read_json(path: Path, otherwise: str) -> dict[str, Any]:
-    """Return the object that a JSON file holds; `otherwise` says what to do if it holds none.
+    """Return the object of a JSON file; `otherwise` ends the error if the file has none.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.json"
@@ -387,7 +414,7 @@ def read_json(path: Path, otherwise: str) -> dict[str, Any]:
 
 
 def fingerprint(*arrays: np.ndarray[Any, Any]) -> str:
-    """Return a SHA-256 over the types, shapes and bytes of arrays: equal for equal data alone.
+    """Return a SHA-256 over the types, shapes and bytes of arrays.
 
     >>> fingerprint(np.zeros((2, 3)))[:8], fingerprint(np.zeros((3, 2)))[:8]
     ('a96d0007', '1db0460f')
@@ -400,7 +427,11 @@ def fingerprint(*arrays: np.ndarray[Any, Any]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that results depend on."""
+    """Return the versions of the packages that results depend on.
+
+    >>> sorted(versions())
+    ['adcs', 'numpy', 'python', 'scipy']
+    """
     return {
         "adcs": adcs.__version__,
         "python": platform.python_version(),
@@ -410,10 +441,16 @@ def versions() -> dict[str, str]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one, never a part.
+    """Replace a file so that a crash leaves the old content or the new one.
 
-    The part is a new file of a name that nobody can guess: nothing that lies in the folder, such
-    as a symbolic link, is written through.
+    The content is first written to a new file with a random name, so that no existing file or
+    symbolic link is written to.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a"
+    >>> write_atomically(path, b"new")
+    >>> path.read_bytes()
+    b'new'
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")

@@ -1,4 +1,4 @@
-"""Files that are not as they were written: damaged, cut, edited, planted. All end in a sentence."""
+"""Damaged, truncated, edited and planted files: each ends in one sentence."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from adcs import _npz as npz
 from adcs._serialization import pack, unpack
 from adcs.cli import theory as theory_command
 from adcs.cli.app import app
-from adcs.experiments import report
-from adcs.experiments import runner as compare
+from adcs.experiments import report, runner
 from adcs.experiments.config import Experiment
 from adcs.experiments.runner import create_run, experiment_of, run_experiment, run_task, tasks
 from adcs.run_folder import RunFolder, write_atomically
@@ -70,7 +69,7 @@ class Here:
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No processes are started, and nothing is drawn: hundreds of commands take seconds."""
-    monkeypatch.setattr(compare, "ProcessPoolExecutor", Here)
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", Here)
     monkeypatch.setattr(report, "line_figure", lambda *_: [])
     monkeypatch.setattr(theory_command, "draw", lambda _, path: path)
 
@@ -104,8 +103,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             raise Interrupted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare, "CHECKPOINT_SECONDS", -1.0)
-        patch.setattr(compare, "PROGRESS_SECONDS", -1.0)
+        patch.setattr(runner, "CHECKPOINT_SECONDS", -1.0)
+        patch.setattr(runner, "PROGRESS_SECONDS", -1.0)
         with pytest.raises(Interrupted):
             run_task(begun, experiment, tasks(experiment)[0], stop)
     flower(base / "flower")

@@ -377,7 +377,7 @@ def test_without_a_report_it_is_a_draw(kind: type[Scheduler]) -> None:
     assert tables(choice) == []
     assert at_random(choice).startswith("It had no usable report of anybody")
     for client in range(6):
-        how = "got its place by a seeded draw" if client in choice.cohort.clients else "not drawn"
+        how = "got its slot at random" if client in choice.cohort.clients else "not drawn"
         assert how in sentence(choice, client)
         assert "this scheduler chooses at random" not in sentence(choice, client)
 
@@ -387,7 +387,7 @@ def test_places_may_all_go_to_strangers() -> None:
     scheduler.observe(0, [ClientReport(0, 0, loss=1.0, update=[1.0, 0.0])], "probe")
     choice = look(scheduler, range(6), scheduler.select(0, range(6), 1))
     assert choice.cohort.clients != (0,)
-    assert "All places went to clients without a usable report" in at_random(choice)
+    assert "All slots went to clients without a usable report" in at_random(choice)
     uniform = Uniform()
     choice = look(uniform, range(6), uniform.select(0, range(6), 1))
     assert at_random(choice).startswith("This scheduler chooses at random")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adcs.experiments import figures as plots
-from adcs.experiments import wording
+from adcs.experiments import tables
 from adcs.experiments.figures import (
     Bars,
     Cost,
@@ -278,6 +278,6 @@ def test_any_label_is_drawn(label: str, drawn: list[Any], tmp_path: Path) -> Non
 
 def test_no_minus_zero() -> None:
     tiny = Estimate(-1e-5, 1e-6, 3)
-    assert wording.difference(tiny) == "+0.000 [+0.000, +0.000]"
-    assert wording.margin(tiny) == "0.000 [0.000, 0.000]"
-    assert wording.margin(Estimate(-1e-5, None, 1)) == "0.000"
+    assert tables.format_difference(tiny) == "+0.000 [+0.000, +0.000]"
+    assert tables.format_margin(tiny) == "0.000 [0.000, 0.000]"
+    assert tables.format_margin(Estimate(-1e-5, None, 1)) == "0.000"

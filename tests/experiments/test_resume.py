@@ -1,4 +1,4 @@
-"""A run folder that is gone back to: with other data, or with files that are broken."""
+"""Resumed run folders: with other data, with broken files, of other versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from adcs._serialization import pack, unpack
 from adcs.cli.app import app
-from adcs.experiments import runner as compare
+from adcs.experiments import runner
 from adcs.experiments.config import Experiment, with_options
 from adcs.experiments.explain import replay
 from adcs.experiments.runner import (
@@ -22,7 +22,7 @@ from adcs.experiments.runner import (
     same_data,
     tasks,
 )
-from adcs.run_folder import RunFolder, fingerprint
+from adcs.run_folder import SCHEMA_VERSION, RunFolder, fingerprint
 
 
 def adcs(*words: object) -> Result:
@@ -58,8 +58,8 @@ def started(
 ) -> RunFolder:
     """A run that was interrupted at a round, with a checkpoint."""
     folder = create_run(path, experiment)
-    monkeypatch.setattr(compare, "CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(compare, "PROGRESS_SECONDS", -1.0)
+    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(runner, "PROGRESS_SECONDS", -1.0)
 
     def stop(rounds: int) -> None:
         if rounds >= at:
@@ -90,7 +90,7 @@ def test_checkpoints_do_not_wait_for_an_evaluation(
     assert records(folder) == records(whole)
 
 
-def test_a_run_does_not_go_on_with_other_data(
+def test_a_run_does_not_resume_with_other_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = save(tmp_path / "mine.npz", seed=0)
@@ -108,7 +108,7 @@ def test_a_run_does_not_go_on_with_other_data(
     assert adcs("compare", "--resume", folder.path, "--jobs", 1).exit_code == 0
 
 
-def test_a_choice_is_not_explained_by_other_data(tmp_path: Path) -> None:
+def test_a_selection_is_not_explained_with_other_data(tmp_path: Path) -> None:
     data = save(tmp_path / "mine.npz", seed=0)
     experiment = small(data)
     held = create_run(tmp_path / "run", experiment).config["data_fingerprint"]
@@ -119,7 +119,7 @@ def test_a_choice_is_not_explained_by_other_data(tmp_path: Path) -> None:
     assert replay(experiment, 0, "ADCS", 1)[1] == 0
 
 
-def test_a_folder_of_an_older_version_goes_on(tmp_path: Path) -> None:
+def test_a_config_without_a_fingerprint_takes_the_data_as_they_are(tmp_path: Path) -> None:
     data = save(tmp_path / "mine.npz", seed=0)
     experiment = small(data)
     folder = create_run(tmp_path / "run", experiment)
@@ -167,7 +167,7 @@ def test_a_broken_config_is_named(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"m": 0}, {"hidden": 3}, {"schedulers": "ADCS"}, {"lr": None}])
-def test_settings_that_cannot_be_are_named_with_their_file(
+def test_invalid_settings_are_named_with_their_file(
     wrong: dict[str, object], tmp_path: Path
 ) -> None:
     folder = create_run(tmp_path / "run", small(save(tmp_path / "mine.npz", seed=0)))
@@ -209,3 +209,31 @@ def test_a_checkpoint_of_another_version_is_refused_in_a_sentence(
         assert f"{path} was written by another version of adcs; delete it" in sentence
     path.unlink()
     assert adcs("compare", "--resume", folder.path, "--jobs", 1).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        (None, "was written by an older version of adcs: its config.json has no schema_version"),
+        (0, "was written by an older version of adcs: its config.json has schema_version 0"),
+        (99, "was written by a newer version of adcs: its config.json has schema_version 99"),
+        ("1", "version of adcs: its config.json has schema_version '1'"),
+        (True, "version of adcs: its config.json has schema_version True"),
+        (1.0, "version of adcs: its config.json has schema_version 1.0"),
+    ],
+)
+def test_a_folder_of_another_schema_version_is_refused_in_a_sentence(
+    version: object, sentence: str, tmp_path: Path
+) -> None:
+    experiment = small(save(tmp_path / "mine.npz", seed=0))
+    folder = create_run(tmp_path / "run", experiment)
+    config = folder.config
+    assert config["schema_version"] == SCHEMA_VERSION
+    del config["schema_version"]
+    if version is not None:
+        config["schema_version"] = version
+    (folder.path / "config.json").write_text(json.dumps(config))
+    for words in (["compare", "--resume"], ["explain", "--round", 0], ["theory"]):
+        line = refused(adcs(*words, folder.path))
+        assert f"{folder.path} {sentence}" in line or sentence in line
+        assert f"this version reads {SCHEMA_VERSION}" in line

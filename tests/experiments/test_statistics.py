@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from adcs.experiments import wording
+from adcs.experiments import tables
 from adcs.experiments.statistics import (
     LEVEL,
     SHARE,
@@ -46,8 +46,8 @@ def test_fewer_than_three_seeds_have_no_interval(values: list[float]) -> None:
     assert (found.half, found.p) == (None, None)
     assert (found.low, found.high) == (found.mean, found.mean)
     assert found.values == tuple(values)
-    assert wording.spread(found, "worst") == " / ".join(f"{value:.3f}" for value in values)
-    assert wording.difference(found) == " / ".join(f"+{value:.3f}" for value in values)
+    assert tables.format_estimate(found, "worst") == " / ".join(f"{value:.3f}" for value in values)
+    assert tables.format_difference(found) == " / ".join(f"+{value:.3f}" for value in values)
 
 
 def test_an_interval_ends_at_the_bounds_of_its_quantity() -> None:
@@ -56,10 +56,10 @@ def test_an_interval_ends_at_the_bounds_of_its_quantity() -> None:
     assert found.mean - found.half < 0.0 < found.mean
     assert (found.low, found.is_cut) == (0.0, True)
     assert found.high == pytest.approx(found.mean + found.half)
-    assert wording.spread(found, "worst").startswith("0.294 [0.000, 0.6")
+    assert tables.format_estimate(found, "worst").startswith("0.294 [0.000, 0.6")
     inside = estimate([0.5, 0.51, 0.52], SHARE)
     assert not inside.is_cut
-    assert wording.spread(inside, "worst") == "0.510 ± 0.025"
+    assert tables.format_estimate(inside, "worst") == "0.510 ± 0.025"
 
 
 SHARES = st.lists(st.floats(0.0, 1.0), max_size=12)
@@ -70,7 +70,7 @@ def test_an_interval_of_shares_is_a_part_of_zero_to_one(values: list[float]) -> 
     found, free = estimate(values, SHARE), estimate(values)
     if not values:
         assert found.n == 0
-        assert wording.spread(found, "worst") == "–"
+        assert tables.format_estimate(found, "worst") == "–"
         return
     mean = float(np.mean(values))
     assert found.low <= mean <= found.high
@@ -133,11 +133,11 @@ def test_several_schedulers_are_corrected_together() -> None:
     assert [row.p["worst"] for row in rows[1:]] == pytest.approx(holm(alone))
     pair = summarise(lines, labels[:2], baseline="S0")
     assert pair[1].p["worst"] == pytest.approx(alone[0])
-    assert f"p = {rows[1].p['worst']:.3f}" in wording.difference_table(rows)[1][0][1]
-    note = wording.difference_note(rows)
+    assert f"p = {rows[1].p['worst']:.3f}" in tables.difference_table(rows)[1][0][1]
+    note = tables.difference_note(rows)
     assert "Holm's method for the 3 schedulers" in note
     assert "each for its difference alone" in note
-    assert "Holm" not in wording.difference_note(pair)
+    assert "Holm" not in tables.difference_note(pair)
     assert corrected({}) == {}
 
 
@@ -155,9 +155,9 @@ def test_seeds_that_do_not_count_are_named(bad: float | None) -> None:
     assert second.left_out == {}
     assert first.differences["worst"].n == 3
     note = "Left out, for their values are no finite numbers: A at seed 4 (worst)."
-    assert wording.left_out_note([first, second]) == note
-    assert wording.left_out_note([second]) == ""
-    by_measure = {row[1]: row for row in wording.numbers([first])[1]}
+    assert tables.left_out_note([first, second]) == note
+    assert tables.left_out_note([second]) == ""
+    by_measure = {row[1]: row for row in tables.number_table([first])[1]}
     assert by_measure["worst"][-1] == "4"
 
 
@@ -165,9 +165,9 @@ def test_no_line_is_lost_when_no_seed_counts() -> None:
     lines = [record(label, seed, 0, worst=None) for label in ("A", "B") for seed in range(3)]
     rows = summarise(lines, ["A", "B"], baseline="A")
     assert [row.left_out for row in rows] == [{"worst": (0, 1, 2)}] * 2
-    assert wording.difference_table(rows)[1] == []
+    assert tables.difference_table(rows)[1] == []
     lines += [record("A", 7, 0, worst=0.5)]
-    heads, cells = wording.table(summarise(lines, ["A", "B"], baseline="A"))
+    heads, cells = tables.summary_table(summarise(lines, ["A", "B"], baseline="A"))
     assert heads == ["scheduler", "worst"]
     assert cells == [["A", "0.500"], ["B", "–"]]
 

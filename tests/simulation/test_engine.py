@@ -14,10 +14,10 @@ from adcs.schedulers.base import Scheduler
 from adcs.simulation.datasets import from_arrays
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
-from adcs.simulation.local_training import Training
 from adcs.simulation.models import MLP
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import make_partition
+from adcs.simulation.training import Training
 
 
 def small_data(seed: int = 0, classes: int = 4, features: int = 6):
@@ -52,7 +52,7 @@ def six() -> dict[str, Scheduler]:
     }
 
 
-def play(sim: Simulation, rounds: int) -> Simulation:
+def run_rounds(sim: Simulation, rounds: int) -> Simulation:
     for _ in range(rounds):
         sim.step()
     return sim
@@ -63,7 +63,7 @@ def ledgers(sim):
 
 
 class Everyone(adcs.Scheduler):
-    """All clients, whatever m is asked for."""
+    """Selects all clients up to m."""
 
     def _select(self, server_round, clients, m):
         return adcs.Cohort.of(self.take(clients, m))
@@ -76,53 +76,53 @@ class Rising(adcs.Scheduler):
         return adcs.Cohort(clients, tuple(1.0 + client for client in clients))
 
 
-class Listening(Everyone):
-    """Writes down the rounds in which it is told of training, and by how many."""
+class TrainingObserver(Everyone):
+    """Keeps the rounds of its training reports, and their number."""
 
     def __init__(self):
         super().__init__()
-        self.heard = []
+        self.observed = []
 
     def _observe(self, server_round, reports, source):
         if source == "training":
-            self.heard.append((server_round, len(reports)))
+            self.observed.append((server_round, len(reports)))
 
 
 class TestLedger:
     @pytest.mark.parametrize("refresh", [1, 4, 7])
     def test_the_papers_count(self, refresh):
         rounds, n, m = 21, 12, 5
-        sim = play(simulation({"ADCS": adcs.ADCS(refresh_every=refresh)}), rounds)
+        sim = run_rounds(simulation({"ADCS": adcs.ADCS(refresh_every=refresh)}), rounds)
         expected = m * rounds + (n - m) * math.ceil(rounds / refresh)
         assert ledgers(sim)["ADCS"].updates == expected
         assert ledgers(sim)["ADCS"].extra_updates == (n - m) * math.ceil(rounds / refresh)
 
-    def test_everyone_pays_for_what_it_asks(self):
+    def test_each_run_is_charged_for_its_requests(self):
         rounds, n, m, size = 6, 12, 5, 4 * 28
-        books = ledgers(play(simulation(six()), rounds))
-        assert books["Uniform"].updates == m * rounds
-        assert books["Uniform"].bytes_up == books["Uniform"].bytes_down == m * rounds * size
-        assert books["PowerOfChoice"].loss_evaluations == n * rounds
-        assert books["PowerOfChoice"].updates == m * rounds
-        assert books["PowerOfChoice"].bytes_down == n * rounds * size
-        assert books["PowerOfChoice"].bytes_up == rounds * (4 * n + m * size)
-        assert books["OCS"].updates == n * rounds
-        assert books["OCS"].bytes_up == rounds * (4 * n + m * size)
+        costs = ledgers(run_rounds(simulation(six()), rounds))
+        assert costs["Uniform"].updates == m * rounds
+        assert costs["Uniform"].bytes_up == costs["Uniform"].bytes_down == m * rounds * size
+        assert costs["PowerOfChoice"].loss_evaluations == n * rounds
+        assert costs["PowerOfChoice"].updates == m * rounds
+        assert costs["PowerOfChoice"].bytes_down == n * rounds * size
+        assert costs["PowerOfChoice"].bytes_up == rounds * (4 * n + m * size)
+        assert costs["OCS"].updates == n * rounds
+        assert costs["OCS"].bytes_up == rounds * (4 * n + m * size)
         # An update sent for the probe is not sent again for training.
-        assert books["StaticDPP"].bytes_up == n * size + (rounds - 1) * m * size
+        assert costs["StaticDPP"].bytes_up == n * size + (rounds - 1) * m * size
 
     def test_a_sketch_is_charged_at_its_size(self):
         sketch = adcs.Sketcher(size=16)
-        sim = play(simulation({"ADCS": adcs.ADCS(sketch=sketch, refresh_every=10)}), 10)
-        book = ledgers(sim)["ADCS"]
-        assert book.bytes_up == 12 * (sketch.nbytes + 4) + 10 * 5 * 4 * 28
-        assert book.updates == 5 * 10 + 7
+        sim = run_rounds(simulation({"ADCS": adcs.ADCS(sketch=sketch, refresh_every=10)}), 10)
+        cost = ledgers(sim)["ADCS"]
+        assert cost.bytes_up == 12 * (sketch.nbytes + 4) + 10 * 5 * 4 * 28
+        assert cost.updates == 5 * 10 + 7
 
-    def test_seconds_are_the_slowest_clients(self):
+    def test_seconds_are_those_of_the_slowest_client(self):
         network = NetworkSettings(
             compute_seconds=2.0, spread=0.0, up_bytes_per_second=28.0, down_bytes_per_second=112.0
         )
-        sim = play(simulation({"Uniform": adcs.Uniform()}, network=network), 3)
+        sim = run_rounds(simulation({"Uniform": adcs.Uniform()}, network=network), 3)
         assert ledgers(sim)["Uniform"].seconds == pytest.approx(3 * (1.0 + 2.0 + 4.0))
 
 
@@ -162,7 +162,7 @@ class TestTraining:
         sim.step()
         np.testing.assert_allclose(sim.parameters[0], expected, atol=1e-15)
 
-    def test_full_batches_are_one_step(self):
+    def test_full_batch_training_has_one_step(self):
         with pytest.raises(ValueError, match="steps must be 1 where local is full, got 3"):
             Training(m=5, local="full", steps=3)
 
@@ -175,7 +175,7 @@ class TestTraining:
 
         sim = simulation({"none": Nobody(), "OCS": adcs.OCS(independent=True)})
         before = sim.parameters[0].copy()
-        play(sim, 3)
+        run_rounds(sim, 3)
         np.testing.assert_array_equal(sim.parameters[0], before)
         assert np.isfinite(sim.parameters[1]).all()
 
@@ -188,10 +188,10 @@ class TestTraining:
 
 
 class TestPairing:
-    def test_a_run_is_the_same_alone_or_in_company(self):
-        company = play(simulation(six()), 15)
+    def test_a_run_does_not_depend_on_the_other_runs(self):
+        company = run_rounds(simulation(six()), 15)
         for i, (name, scheduler) in enumerate(six().items()):
-            alone = play(simulation({name: scheduler}), 15)
+            alone = run_rounds(simulation({name: scheduler}), 15)
             np.testing.assert_allclose(
                 alone.parameters[0], company.parameters[i], rtol=1e-9, atol=1e-12
             )
@@ -205,7 +205,7 @@ class TestPairing:
         longer = fed.examples(3, np.arange(12), steps=2)
         np.testing.assert_array_equal(longer[:, :4], whole)
 
-    def test_batches_drawn_ahead_are_those_of_the_round(self, monkeypatch):
+    def test_batches_sampled_ahead_are_those_of_the_round(self, monkeypatch):
         fed = simulation({"u": adcs.Uniform()}).federation
         wanted = [(0, 1), (31, 1), (32, 1), (32, 3), (5, 1), (100, 3), (33, 1)]
         clients = np.array([7, 2])
@@ -233,11 +233,11 @@ class TestResume:
     @pytest.mark.parametrize("at", [1, 4, 9])
     def test_resumed_equals_uninterrupted_to_the_bit(self, at):
         network = NetworkSettings(availability=0.7, spell=3, dropout=0.1, deadline=9.0)
-        whole = play(simulation(six(), network=network), 12)
-        first = play(simulation(six(), network=network), at)
+        whole = run_rounds(simulation(six(), network=network), 12)
+        first = run_rounds(simulation(six(), network=network), at)
         second = simulation(six(), network=network)
         second.restore(unpack(pack(first.state())))
-        play(second, 12 - at)
+        run_rounds(second, 12 - at)
         np.testing.assert_array_equal(second.parameters, whole.parameters)
         for one, two in zip(whole.runs, second.runs, strict=True):
             assert one.ledger == two.ledger
@@ -245,7 +245,7 @@ class TestResume:
 
 
 class TestNetwork:
-    def test_clients_that_are_away_are_not_chosen(self):
+    def test_unavailable_clients_are_not_selected(self):
         settings = NetworkSettings(availability=0.5, spell=2)
         sim = simulation(six(), network=settings)
         for server_round in range(10):
@@ -254,7 +254,7 @@ class TestNetwork:
             for run in sim.runs:
                 assert set(run.cohort.clients) <= there
 
-    def test_availability_is_its_share_and_comes_in_spells(self):
+    def test_availability_is_its_fraction_and_comes_in_spells(self):
         network = Network(NetworkSettings(availability=0.3, spell=10), clients=300, seed=1)
         there = np.array([[c in set(network.available(r)) for c in range(300)] for r in range(100)])
         assert there.mean() == pytest.approx(0.3, abs=0.03)
@@ -271,7 +271,7 @@ class TestNetwork:
         assert sim.runs[0].ledger.updates == fast
         assert sim.runs[0].ledger.seconds == pytest.approx(1.5)
 
-    def test_those_who_arrive_count_by_their_own_weights(self):
+    def test_arrived_updates_have_their_own_weights(self):
         sim = simulation({"rising": Rising()}, m=12, network=NetworkSettings(dropout=0.5))
         arrived = np.flatnonzero(~sim.network.fails(0, np.arange(12)))
         assert 0 < arrived.size < 12
@@ -282,13 +282,13 @@ class TestNetwork:
         sim.step()
         np.testing.assert_allclose(sim.parameters[0], expected, atol=1e-15)
 
-    def test_whom_everybody_leaves_hears_it_alone_or_in_company(self):
+    def test_a_round_without_arrivals_is_observed_alone_or_beside_other_runs(self):
         calls = []
         for company in ({}, {"Uniform": adcs.Uniform()}):
-            listener = Listening()
+            listener = TrainingObserver()
             network = NetworkSettings(dropout=0.9)
-            play(simulation({"own": listener, **company}, m=2, network=network), 20)
-            calls.append(listener.heard)
+            run_rounds(simulation({"own": listener, **company}, m=2, network=network), 20)
+            calls.append(listener.observed)
         assert calls[0] == calls[1]
         assert len(calls[0]) == 20
 
@@ -301,8 +301,8 @@ class TestNetwork:
     def test_gamma_prefers_fast_clients(self):
         settings = NetworkSettings(spread=1.0, compute_seconds=1e-6, up_bytes_per_second=100.0)
         runs = {"slow": adcs.ADCS(gamma=0.0, scale="standard"), "fast": adcs.ADCS(gamma=1.0)}
-        books = ledgers(play(simulation(runs, network=settings), 20))
-        assert books["fast"].seconds < books["slow"].seconds
+        costs = ledgers(run_rounds(simulation(runs, network=settings), 20))
+        assert costs["fast"].seconds < costs["slow"].seconds
 
     @pytest.mark.parametrize(
         ("wrong", "named"),
@@ -323,7 +323,7 @@ class TestNetwork:
 class TestRecords:
     def test_measures_agree_with_brute_force(self):
         sim = simulation(six())
-        play(sim, 2)
+        run_rounds(sim, 2)
         work = sim._start_round(sim.parameters, sim.server_round)
         everyone = np.arange(12)
         work.prepare(everyone)
@@ -346,8 +346,8 @@ class TestRecords:
         np.testing.assert_allclose(loud.parameters, quiet.parameters, rtol=1e-12, atol=1e-14)
         assert ledgers(quiet) == ledgers(loud)
 
-    def test_accuracy_is_each_clients_own(self):
-        sim = play(simulation({"u": adcs.Uniform()}), 30)
+    def test_accuracy_is_on_the_clients_own_test_examples(self):
+        sim = run_rounds(simulation({"u": adcs.Uniform()}), 30)
         record = sim.evaluate()[0]
         data, test = sim.federation.dataset, sim.federation.partition.test
         for client in range(12):
@@ -356,7 +356,7 @@ class TestRecords:
             assert record["accuracy"][client] == pytest.approx(right)
         assert record["worst"] == min(record["accuracy"])
 
-    def test_a_model_that_says_nothing_is_right_by_chance_only(self):
+    def test_a_zero_model_has_the_accuracy_of_chance(self):
         record = simulation({"u": adcs.Uniform()}).evaluate()[0]
         assert record["average"] == pytest.approx(1 / 4)
         assert max(record["accuracy"]) <= 1.0
@@ -382,7 +382,7 @@ class NoBias:
         return x @ w.reshape(6, 4)
 
 
-def test_a_zero_update_has_no_sketch_and_the_run_goes_on():
+def test_a_zero_update_has_no_sketch_and_the_run_continues():
     data = small_data()
     data.x_train[data.y_train == 0] = 0.0
     federation = Federation(data, make_partition(data, "by-class", 12, seed=0), dtype=np.float64)

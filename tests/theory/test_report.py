@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from adcs.experiments.config import Experiment
-from adcs.experiments.policies import policies
-from adcs.experiments.theory_figure import draw
+from adcs.experiments.theory import draw, policies
 from adcs.run_folder import RunFolder
 from adcs.schedulers import ADCS, Uniform
 from adcs.simulation.datasets import from_arrays
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
-from adcs.simulation.local_training import Training
 from adcs.simulation.models import MLP
 from adcs.simulation.partition import make_partition
+from adcs.simulation.training import Training
 from adcs.theory import bias, check_clusters, report, softmax_smoothness
 from adcs.theory.report import Policy, analyse
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from adcs.cli.console import progress, say, shout, show_table
 from adcs.cli.errors import guarded, resumable
 from adcs.cli.options import check_folder, merged, open_run, panel_option, takes_settings
-from adcs.experiments import wording
+from adcs.experiments import tables
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.records import checked_records
 from adcs.experiments.report import baseline_of, results, seeds_of, warnings, write_report
@@ -144,9 +144,9 @@ def show_results(rows: Sequence[Row], experiment: Experiment) -> None:
         title += f", ± 95 % interval over {experiment.run.seeds} seeds"
     elif experiment.run.seeds > 1:
         title += f" of {' / '.join(f'seed {seed}' for seed in seeds_of(experiment))}"
-    show_table(title, *wording.table(rows))
+    show_table(title, *tables.summary_table(rows))
     if experiment.run.seeds > 1:
         title = f"Paired differences to {baseline_of(experiment)}"
         if any(row.p for row in rows):
             title += ", 95 % interval of each alone, p by Holm's method"
-        show_table(title, *wording.difference_table(rows))
+        show_table(title, *tables.difference_table(rows))

@@ -11,10 +11,9 @@ from adcs.cli.console import say, show_table
 from adcs.cli.errors import guarded
 from adcs.cli.options import open_run
 from adcs.experiments.figures import write_csv
-from adcs.experiments.policies import policies
 from adcs.experiments.records import checked_records
 from adcs.experiments.runner import experiment_of
-from adcs.experiments.theory_figure import draw
+from adcs.experiments.theory import draw, policies
 from adcs.theory.report import analyse
 
 BIAS = {

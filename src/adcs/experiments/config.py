@@ -23,11 +23,11 @@ from adcs.experiments.validation import check_value, in_words
 from adcs.simulation.datasets import Dataset, load
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
-from adcs.simulation.local_training import Training
 from adcs.simulation.models import MLP
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import KINDS, Partition, check_settings, make_partition
 from adcs.simulation.settings import BOUNDS, MILLION, check_setting, declare, setting
+from adcs.simulation.training import Training
 
 PAPER_SCHEDULERS = {
     "Uniform": "Uniform",

@@ -23,7 +23,7 @@ Table = tuple[str, list[str], list[list[str]]]
 
 REASONS = (
     "The reason is what would have let a client in: rules, if there were no caps and nobody had a "
-    "place beforehand; redundant with X, if X were absent (and not for the place of X alone); "
+    "slot beforehand; redundant with X, if X were absent (and not for the slot of X alone); "
     "quality, if its quality were the best among the chosen; tie, if its id were the smaller one; "
     "redundant with several, if its update had nothing in common with the others'."
 )
@@ -116,7 +116,13 @@ def _replay(
 
 
 def tables(choice: Choice) -> list[Table]:
-    """Return titled tables of the picks and of the clients left out."""
+    """Return titled tables of the selected clients and of those left out.
+
+    >>> from adcs.schedulers import Cohort
+    >>> choice = Choice(Cohort.of([2]), (1, 2), scores={1: 0.5, 2: 0.7}, ranked_by="loss")
+    >>> tables(choice)[0][1:]
+    (['client', 'chosen', 'loss'], [['2', 'yes', '0.700'], ['1', 'no', '0.500']])
+    """
     if choice.explanation is not None:
         return _determinantal(choice)
     if choice.ranked_by is not None:
@@ -142,11 +148,11 @@ def tables(choice: Choice) -> list[Table]:
 
 
 def at_random(choice: Choice) -> str:
-    """Say of a choice that there are no tables of how it came about."""
+    """Return the sentence about a selection that has no tables."""
     if not choice.drawn:
         return "This scheduler chooses at random, by seed and round."
     if choice.known:
-        return "All places went to clients without a usable report, by a draw from seed and round."
+        return "All slots went to clients without a usable report, at random by seed and round."
     return "It had no usable report of anybody, so it drew at random, by seed and round."
 
 
@@ -190,25 +196,29 @@ def _determinantal(choice: Choice) -> list[Table]:
 
 
 def _ranked(choice: Choice) -> Table:
-    place = {client: i for i, client in enumerate(choice.cohort.clients)}
+    position = {client: i for i, client in enumerate(choice.cohort.clients)}
     scores = choice.scores
-    order = sorted(scores, key=lambda client: (place.get(client, len(place)), -scores[client]))
+    order = sorted(
+        scores, key=lambda client: (position.get(client, len(position)), -scores[client])
+    )
     rows = [
-        [str(client), "yes" if client in place else "no", _number(scores[client])]
+        [str(client), "yes" if client in position else "no", _number(scores[client])]
         for client in order
     ]
     return (f"Ranked by {choice.ranked_by}", ["client", "chosen", str(choice.ranked_by)], rows)
 
 
 def sentence(choice: Choice, client: ClientId) -> str:
-    """Say of one client why it is in the cohort or not."""
+    """Return the sentence about why one client is in the cohort or not."""
     if client not in choice.available:
         return f"Client {client} was not available in this round."
     chosen = client in choice.cohort.clients
     if chosen and client in choice.required and choice.explanation is None:
         return f"Client {client} was chosen because it is required."
     if client in choice.cohort.diagnostics.get("drawn", []):
-        return f"Client {client} had no usable report and got its place by a seeded draw."
+        return (
+            f"Client {client} had no usable report and got its slot at random, by seed and round."
+        )
     if choice.explanation is not None:
         return _determinantal_sentence(choice, client)
     if choice.ranked_by is not None and client in choice.scores:
@@ -281,7 +291,7 @@ def _missed(miss: Miss, choice: Choice) -> str:
         causes += ["a client that had waited too long"] * bool(choice.waited)
         return (
             f"Client {client} was left out by {' or '.join(causes) or 'a rule'}, which left no "
-            f"place for it; {nearest}."
+            f"slot for it; {nearest}."
         )
     if miss.reason == "tie":
         last = name[found.picks[-1].row]
@@ -334,7 +344,7 @@ def _likeness(similarity: float | None) -> str:
 
 
 def _behind(gap: float) -> str:
-    """Return how far one is behind another, in words: a table of signs is easily misread.
+    """Return how far one score is behind another, in words.
 
     >>> _behind(0.25), _behind(-0.25), _behind(1e-4), _behind(0.0)
     ('0.250 behind', '0.250 ahead', '<0.001 behind', 'level')

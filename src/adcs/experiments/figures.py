@@ -1,7 +1,7 @@
 """Figures as PDF and PNG, each with a CSV of what is drawn.
 
-How a scheduler looks is said by `adcs.experiments.styles`. Nothing here computes statistics: what
-is drawn comes in as panels, and goes out as lines and numbers.
+Each function takes panels of statistics and writes a figure. `adcs.experiments.styles` has the
+colours and markers of schedulers.
 """
 
 from __future__ import annotations
@@ -16,24 +16,32 @@ from typing import Any
 import numpy as np
 
 from adcs._types import Float64Array
-from adcs.experiments.lettering import add_legend, add_title, mathtext
 from adcs.experiments.statistics import Estimate
 from adcs.experiments.styles import Style
 
 MARKS = 7
-"""Markers along a line, between those of the other lines, so that equal lines are told apart."""
+"""Markers along a line, placed between those of the other lines, so that equal lines differ."""
 
 SHADED = 0.5
-"""The share of a panel that shades may cover together; for wider ones there are bars."""
+"""The fraction of a panel that shaded bands may cover together; wider bands become bars."""
 
 BARS = 12
-"""Bars in a panel, if there are any: at the last markers of each line, at least at the last one."""
+"""Bars in a panel: at the last markers of each line, at least at the last one."""
 
 CUTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25)
-"""Shares of the horizontal axis that the vertical one may disregard."""
+"""Fractions of the horizontal axis that the limits of the vertical axis may disregard."""
 
 ENOUGH = 0.25
-"""How far lines are to be apart, as a share of the panel's height, before nothing is cut."""
+"""The distance of lines, as a fraction of the panel's height, at which nothing is cut."""
+
+LEGEND_CHARACTERS = 60
+"""Characters in a line of a legend's entry."""
+
+TITLE_CHARACTERS = 9
+"""Characters of a title per inch."""
+
+LEGEND_INCHES = 0.55
+"""The height of a legend of two lines, for which every figure has room."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +106,13 @@ def _draw_panel(ax: Any, panel: Panel, styles: Mapping[str, Style]) -> None:
     bars = max(1, BARS // max(len(wide) - len(shaded), 1))
     every = np.concatenate([line.x for line in lines.values()])
     start, end = (every.min(), every.max()) if every.size else (0.0, 1.0)
-    for place, (name, line) in enumerate(lines.items()):
+    for position, (name, line) in enumerate(lines.items()):
         style = styles[name]
         # Solid lines lie beneath the others, and are seen through their gaps.
         ax.plot(line.x, line.mean, linewidth=1.5, zorder=2 if style.solid else 2.2, **style.line)
         if line.x.size == 0:
             continue
-        shares = (np.arange(MARKS) + (place + 0.5) / len(lines)) / MARKS
+        shares = (np.arange(MARKS) + (position + 0.5) / len(lines)) / MARKS
         x = start + shares * (end - start)
         x = x[(x >= line.x.min()) & (x <= line.x.max())] if line.x.size > 1 else line.x
         mean, low, high = (np.interp(x, line.x, y) for y in (line.mean, line.low, line.high))
@@ -156,7 +164,7 @@ def limits(lines: Sequence[Line]) -> tuple[float, float]:
 
 
 def _shaded(lines: Mapping[str, Line], bottom: float, top: float) -> set[str]:
-    """Return the lines whose bands are shaded: the narrow ones, as long as they leave room."""
+    """Return the lines whose bands are shaded: the narrowest ones that fit."""
     covered = {
         name: float(np.nanmean(np.clip(line.high, bottom, top) - np.clip(line.low, bottom, top)))
         / (top - bottom)
@@ -173,7 +181,7 @@ def _shaded(lines: Mapping[str, Line], bottom: float, top: float) -> set[str]:
 
 
 def _handles(names: Sequence[str], styles: Mapping[str, Style], line: bool = True) -> list[Any]:
-    """Return what a legend shows of each line."""
+    """Return the legend's handle of each line."""
     from matplotlib.lines import Line2D
 
     shown = [
@@ -264,8 +272,8 @@ def sideways(costs: Mapping[str, float]) -> dict[str, float]:
     while order:
         group = [name for name in order if costs[name] <= costs[order[0]] + near]
         step = min(5.0, 40.0 / len(group))
-        for place, name in enumerate(group):
-            found[name] = step * (place - (len(group) - 1) / 2)
+        for position, name in enumerate(group):
+            found[name] = step * (position - (len(group) - 1) / 2)
         order = order[len(group) :]
     return found
 
@@ -291,15 +299,15 @@ def bar_figure(
     from matplotlib.patches import Patch
 
     figure, axes = _subplots(1, len(panels), width=2.9, height=3.4, sharey=True)
-    places = np.arange(len(names))
+    positions = np.arange(len(names))
     for ax, bars in zip(axes[0], panels, strict=True):
         means = np.array([e.mean for e in bars.values])
         reach = [[e.mean - e.low for e in bars.values], [e.high - e.mean for e in bars.values]]
-        ax.bar(places, means, yerr=reach, color=styles[bars.name].colour, alpha=0.7, capsize=2)
+        ax.bar(positions, means, yerr=reach, color=styles[bars.name].colour, alpha=0.7, capsize=2)
         marks = {"markerfacecolor": "black", "markeredgecolor": "white", "markersize": 6}
-        (paper,) = ax.plot(places, bars.reference, "D", **marks)
+        (paper,) = ax.plot(positions, bars.reference, "D", **marks)
         ax.set_title(mathtext(bars.name), fontsize=10)
-        ax.set_xticks(places, names)
+        ax.set_xticks(positions, names)
         ax.set_xlabel("group")
         ax.grid(axis="y", alpha=0.3, linewidth=0.5)
     # Once all panels are drawn: the axis is theirs together, and a limit set is a limit kept.
@@ -340,23 +348,23 @@ def dot_figure(
         }
         for name in lines[0].values
     }
-    places = np.arange(len(lines))[::-1]
+    positions = np.arange(len(lines))[::-1]
     left, right = axes[0]
     for name, mark in marks.items():
         found = [line.values[name] for line in lines]
         reach = [[e.mean - e.low for e in found], [e.high - e.mean for e in found]]
-        left.errorbar([e.mean for e in found], places, xerr=reach, label=name, capsize=2, **mark)
+        left.errorbar([e.mean for e in found], positions, xerr=reach, label=name, capsize=2, **mark)
     floor = min(w for line in lines for w in line.work.values() if w > 0.0) / 3.0
     for name in lines[0].work:
         cost = [max(line.work[name], floor) for line in lines]
-        right.plot(cost, places, **marks[name])
-        for line, x, y in zip(lines, cost, places, strict=True):
+        right.plot(cost, positions, **marks[name])
+        for line, x, y in zip(lines, cost, positions, strict=True):
             if line.work[name] == 0.0:
                 right.annotate("0", (x, y), xytext=(6, -3), textcoords="offset points", fontsize=8)
     right.set_xscale("log")
     left.set_xlabel("accuracy of the worst-off client, 95 % interval")
     right.set_xlabel("updates and losses asked of clients besides training,\nfor each update")
-    left.set_yticks(places, [mathtext(line.title) for line in lines])
+    left.set_yticks(positions, [mathtext(line.title) for line in lines])
     for ax in (left, right):
         ax.grid(alpha=0.3, linewidth=0.5)
     handles, names = left.get_legend_handles_labels()
@@ -483,3 +491,76 @@ def _save(figure: Any, stem: Path) -> list[Path]:
         written.append(path)
     pyplot.close(figure)
     return written
+
+
+def fold(text: str, width: int) -> str:
+    """Return a text in lines of at most so many characters, broken after spaces and commas.
+
+    >>> fold("ADCS(theta=0.2,refresh_every=10)", 20)
+    'ADCS(theta=0.2,\\nrefresh_every=10)'
+    >>> fold("abcdef", 4)
+    'abc\\ndef'
+    """
+    lines = [""]
+    for part in re.findall(rf"[^\s,]{{1,{width - 1}}}[\s,]*|[\s,]+", text):
+        if len(lines[-1]) + len(part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "θ": "theta", "κ": "kappa", "μ": "mu"}
+
+_SYMBOL = re.compile(
+    r"‖g_[SN](?: - g_[SN])?‖"  # Norms of gradients,
+    rf"|[{''.join(GREEK)}]"  # Greek letters,
+    r"|\b[A-Za-z](?= = )"  # a letter that has a value,
+    r"|(?<=\s)(?![AI]\b)[A-Z](?=\s|$|,)"  # and a capital that stands alone, not at the beginning.
+)
+
+
+def mathtext(text: str) -> str:
+    r"""Return a text with its symbols in mathtext.
+
+    A dollar sign stays one.
+
+    >>> mathtext("θ = 0.5"), mathtext("N = 10, varying R"), mathtext("A, $5")
+    ('$\\theta$ = 0.5', '$N$ = 10, varying $R$', 'A, \\$5')
+    >>> mathtext("bias ‖g_S - g_N‖")
+    'bias $\\|g_S - g_N\\|$'
+    """
+
+    def symbol(found: re.Match[str]) -> str:
+        name = GREEK.get(found[0])
+        return "$" + (f"\\{name}" if name else found[0].replace("‖", r"\|")) + "$"
+
+    return _SYMBOL.sub(symbol, text.replace("$", r"\$"))
+
+
+def add_title(figure: Any, title: str) -> None:
+    """Add a title above a figure, folded to its width."""
+    lines = [
+        fold(line, int(TITLE_CHARACTERS * figure.get_figwidth())) for line in title.splitlines()
+    ]
+    figure.suptitle(mathtext("\n".join(lines)))
+
+
+def add_legend(
+    figure: Any, handles: Sequence[Any], names: Sequence[str], columns: int, **more: Any
+) -> None:
+    """Add a legend below a figure, in at most so many columns.
+
+    Wide entries reduce the columns, and a legend of more than two lines makes the figure higher.
+    Further settings are matplotlib's.
+    """
+    renderer = figure.canvas.get_renderer()
+    words = [mathtext(fold(name, LEGEND_CHARACTERS)) for name in names]
+    settings = {"loc": "outside lower center", "frameon": False, **more}
+    for count in range(max(1, min(columns, len(names))), 0, -1):
+        legend = figure.legend(handles, words, ncols=count, **settings)
+        box = legend.get_window_extent(renderer)
+        if box.width <= figure.bbox.width or count == 1:
+            break
+        legend.remove()
+    inches = box.height / figure.dpi
+    figure.set_figheight(figure.get_figheight() + max(0.0, inches - LEGEND_INCHES))

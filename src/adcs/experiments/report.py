@@ -1,4 +1,4 @@
-"""What a comparison leaves behind: the table, the figures, summary.md."""
+"""The report of a comparison: table, figures, summary.md."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from adcs.experiments import wording
+from adcs.experiments import tables
 from adcs.experiments.config import Experiment
 from adcs.experiments.figures import Cost, Line, Panel, cost_figure, line_figure, write_csv
 from adcs.experiments.statistics import (
     COMPARED,
     FEWEST,
+    METRICS,
     Estimate,
     Row,
     curves,
@@ -29,14 +30,14 @@ AXES = {
     "bytes": [("traffic up and down (MB)", 1e6), ("traffic up and down (GB)", 1e9)],
     "seconds": [("virtual time (seconds)", 1.0), ("virtual time (hours)", 3600.0)],
 }
-"""What curves can be drawn against: labels with their units, the smallest first."""
+"""Horizontal axes of curves: labels with their units, the smallest unit first."""
 
 NAMES = {
-    "worst": "worst test accuracy",
-    "worst20": "mean test accuracy of the worst 20 %",
-    "average": "average test accuracy",
+    **{name: METRICS[name].label for name in COMPARED},
     "bias": "selection bias ‖g_S - g_N‖",
 }
+"""Labels of vertical axes."""
+
 COSTS = {
     "updates": [
         ("client updates, probes included", 1.0),
@@ -44,10 +45,10 @@ COSTS = {
     ],
     "bytes": AXES["bytes"],
 }
-"""What accuracies are drawn over in the figure of costs."""
+"""Horizontal axes of the figure of costs."""
 
 FEW = 0.5
-"""Where a smaller share than this of m updates a round was trained on, the reader is warned."""
+"""The report warns if a smaller fraction than this of m updates a round was aggregated."""
 
 SMOOTH = 40
 """Curves are drawn as running means over a fortieth of the evaluations."""
@@ -56,7 +57,7 @@ SMOOTH = 40
 def panel(
     records: Sequence[Mapping[str, Any]], field: str, against: str, labels: Sequence[str]
 ) -> Panel:
-    """Return one field over rounds, bytes or seconds, with bands over seeds, ready to draw."""
+    """Return the panel of one field over rounds, bytes or seconds, with bands over seeds."""
     found = curves(records, field, labels)
     window = max(1, found.rounds.size // SMOOTH)
     window += 1 - window % 2  # As many evaluations before a round as after it.
@@ -64,8 +65,8 @@ def panel(
     x = {label: found.rounds.astype(np.float64) for label in labels}
     if against != "server_round":
         spent = curves(records, against, labels)
-        place = np.isin(spent.rounds, found.rounds)
-        x = {label: spent.values[label][:, place].mean(axis=0) for label in labels}
+        position = np.isin(spent.rounds, found.rounds)
+        x = {label: spent.values[label][:, position].mean(axis=0) for label in labels}
     far = max(float(np.nanmax(values)) for values in x.values())
     axis, unit = _unit(AXES[against], far)
     lines = {label: Line(x[label] / unit, *found.band(label)) for label in labels}
@@ -74,7 +75,7 @@ def panel(
 
 
 def _unit(axes: Sequence[tuple[str, float]], far: float) -> tuple[str, float]:
-    """Return the label and the unit in which numbers up to `far` are read best.
+    """Return the label and the largest unit that suits numbers up to `far`.
 
     >>> _unit(AXES["bytes"], 3e9)
     ('traffic up and down (GB)', 1000000000.0)
@@ -116,18 +117,18 @@ def baseline_of(experiment: Experiment) -> str:
 
 
 def results(folder: RunFolder, experiment: Experiment) -> list[Row]:
-    """Return the table of a comparison's records."""
+    """Return the rows of a comparison's table."""
     return summarise(folder.records(), list(experiment.schedulers), baseline_of(experiment))
 
 
 def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
-    """Return what nobody who reads a comparison's table should miss."""
+    """Return warnings about a comparison: divergence, few updates, values that do not count."""
     records = list(folder.records())
     notes = []
     found = diverged(records)
     names = [label for label in experiment.schedulers if label in found]
     if experiment.run.seeds > 1:
-        names = [f"{label} ({wording.seed_names(found[label])})" for label in names]
+        names = [f"{label} ({tables.seed_names(found[label])})" for label in names]
     if names:
         notes.append(
             "Training diverged: at the end the test loss is no number, or more than twice what it "
@@ -145,7 +146,7 @@ def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
             f"in for {counts}. Such accuracies say little about schedulers"
             f"{why if experiment.network else ''}."
         )
-    lost = wording.left_out_note(summarise(records, list(experiment.schedulers)))
+    lost = tables.left_out_note(summarise(records, list(experiment.schedulers)))
     return [*notes, lost] if lost else notes
 
 
@@ -184,14 +185,14 @@ def write_report(
             "\n".join(f"![{path.stem}](figures/{path.name})" for path in written if is_png(path)),
         ]
     )
-    numbers = write_csv(folder.path / "table.csv", *wording.numbers(rows))
+    numbers = write_csv(folder.path / "table.csv", *tables.number_table(rows))
     summary = folder.path / "summary.md"
     write_atomically(summary, (text + "\n").encode())
     return [*written, numbers, summary]
 
 
 def cost_panels(rows: Sequence[Row]) -> list[list[Cost]]:
-    """Return final accuracies over costs, a row of panels for each cost, ready to draw."""
+    """Return the panels of final accuracies over costs, a row for each cost."""
     grid = []
     for cost, axes in COSTS.items():
         spent = {row.label: row.cells[cost] for row in rows if row.cells[cost].n}
@@ -235,7 +236,7 @@ def cost_caption(seeds: int) -> str:
 
 
 def data_name(experiment: Experiment) -> str:
-    """Return what titles call the data: its name, or that of its file.
+    """Return the name of the data in titles: its name, or that of its file.
 
     >>> data_name(Experiment.of(data="digits")), data_name(Experiment.of(data="/home/me/mine.npz"))
     ('digits', 'mine')
@@ -266,13 +267,13 @@ def setting(experiment: Experiment) -> str:
 
 def table_section(rows: Sequence[Row], experiment: Experiment) -> str:
     """Return the table, and the differences where there are any, as Markdown."""
-    parts = ["## Table", wording.markdown(*wording.table(rows)), reading(experiment)]
-    heads, lines = wording.difference_table(rows)
+    parts = ["## Table", tables.markdown_table(*tables.summary_table(rows)), reading(experiment)]
+    heads, lines = tables.difference_table(rows)
     if experiment.run.seeds > 1 and lines:
         parts += [
             f"## Differences to {baseline_of(experiment)}",
-            wording.markdown(heads, lines),
-            wording.difference_note(rows),
+            tables.markdown_table(heads, lines),
+            tables.difference_note(rows),
         ]
     return "\n\n".join(parts)
 
@@ -296,5 +297,5 @@ def reading(experiment: Experiment) -> str:
         "Accuracies are means over the last tenth of evaluations; TV is the distance of the "
         "groups' selection ratios to uniform, Jain the index of participation; updates, traffic "
         "and virtual time include what schedulers asked for. "
-        + wording.table_note(seeds_of(experiment))
+        + tables.table_note(seeds_of(experiment))
     )

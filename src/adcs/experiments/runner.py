@@ -65,7 +65,7 @@ class Task:
 def tasks(experiment: Experiment) -> list[Task]:
     """Return the tasks of an experiment.
 
-    >>> [task.labels for task in tasks(Experiment(schedulers={"A": "Uniform"}, seeds=2))]
+    >>> [task.labels for task in tasks(Experiment.of(schedulers={"A": "Uniform"}, seeds=2))]
     [('A',), ('A',)]
     """
     return [
@@ -97,8 +97,8 @@ def same_data(experiment: Experiment, held: str | None) -> Dataset:
 
     Examples
     --------
-    >>> same_data(Experiment(data="synthetic"), None).classes
-    10
+    >>> same_data(Experiment.of(data="synthetic"), None).x_train.shape
+    (2000, 32)
     """
     try:
         dataset = experiment.dataset()
@@ -157,7 +157,7 @@ def experiment_of(folder: RunFolder) -> Experiment:
         for key in sections:
             if key not in config:
                 raise ValueError(f"{key} is missing")
-        known = [*sections, *CONFIG, "engine", "versions"]
+        known = [*sections, *CONFIG, "engine", "schema_version", "versions"]
         for key in config:
             if key not in known:
                 raise ValueError(f"unknown setting {key!r}; {did_you_mean(key, known)}")
@@ -240,7 +240,7 @@ class Checkpoints(Observer):
     Parameters
     ----------
     save
-        Saves the state after the last round; it is told whether the run is done.
+        Saves the state after the last round; its argument says whether the run is done.
     """
 
     def __init__(self, save: Callable[[bool], None]) -> None:

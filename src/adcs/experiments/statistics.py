@@ -1,14 +1,14 @@
-"""From records to statistics: curves over rounds, means with intervals, paired differences.
+"""Statistics of records: curves over rounds, means with intervals, paired differences.
 
-A number of a run is, for accuracies, its mean over the last tenth of evaluations, which evens out
-the fluctuation from one round to the next; for what adds up over a run (selections, updates,
-bytes, seconds) it is the last value. Seeds give the spread: intervals are 95 % Student intervals
-over seeds, from three seeds on, and differences are taken seed by seed, since compared runs share
+`METRICS` declares the metrics of tables. The value of a run is, for accuracies, the mean over the
+last tenth of evaluations, which evens out the fluctuation between rounds; for what adds up over a
+run (selections, updates, bytes, seconds) it is the last value. Intervals are 95 % Student intervals
+over seeds, from three seeds on. Differences are taken seed by seed, because compared runs share
 their mini-batches.
 
-An interval of a bounded quantity is cut off at the bounds. The mean that it is about lies within
-them, so this takes nothing from its coverage. A transformation such as the logit would keep it
-inside as well, but has no value at 0 and 1, where worst accuracies often are.
+An interval of a bounded quantity is cut off at the bounds. The estimated mean lies within them, so
+this does not reduce the coverage. A transformation such as the logit would keep the interval inside
+as well, but has no value at 0 and 1, which worst accuracies often reach.
 
 Schedulers that are compared with one baseline make several tests of one table. Their p-values are
 corrected by Holm's method (Scandinavian Journal of Statistics 6, 1979).
@@ -17,7 +17,7 @@ corrected by Holm's method (Scandinavian Journal of Statistics 6, 1979).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,17 +26,7 @@ from scipy import stats
 
 from adcs._types import Float64Array, IndexArray
 
-ACCURACIES = ("worst", "worst20", "average", "std")
-"""Fields that are averaged over the last tenth of evaluations."""
-
-TOTALS = ("tv", "jain", "updates", "bytes", "seconds")
-"""Fields of which the last value counts."""
-
-COMPARED = ("worst", "worst20", "average")
-"""Fields of which differences are taken."""
-
 Record = Mapping[str, Any]
-
 
 Bounds = tuple[float, float]
 
@@ -44,12 +34,86 @@ ANY: Bounds = (-math.inf, math.inf)
 SHARE: Bounds = (0.0, 1.0)
 COST: Bounds = (0.0, math.inf)
 
-BOUNDS: dict[str, Bounds] = {
-    **dict.fromkeys(("worst", "worst20", "average", "tv", "jain", "ratio"), SHARE),
-    "std": (0.0, 0.5),
-    **dict.fromkeys(("updates", "bytes", "seconds", "bias"), COST),
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 1000:
+            return f"{value:.3g} {unit}" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1000
+    return f"{value:.2f} TB"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:.1f} s"
+
+
+def _traffic(record: Record) -> float | None:
+    return float(record["bytes_up"] + record["bytes_down"]) if "bytes_up" in record else None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of tables: how it is read from records, summarised and shown.
+
+    Attributes
+    ----------
+    heading
+        The heading of its column.
+    bounds
+        The values between which it lies; intervals are cut off there.
+    total
+        Whether it adds up over a run, so that its last value counts; otherwise it is the mean over
+        the last tenth of evaluations.
+    compared
+        Whether tables show differences to the baseline, and figures show curves.
+    label
+        Its name on the axis of a figure.
+    text
+        A number as text.
+    value
+        Its value in a record; by default the field of its name.
+    cost
+        Whether it is a cost, which is often the same at every seed and then has no interval.
+
+    Examples
+    --------
+    >>> METRICS["bytes"].heading, METRICS["bytes"].text(2.5e9)
+    ('traffic', '2.50 GB')
+    """
+
+    heading: str
+    bounds: Bounds = SHARE
+    total: bool = False
+    compared: bool = False
+    label: str = ""
+    text: Callable[[float], str] = "{:.3f}".format
+    value: Callable[[Record], float | None] | None = None
+    cost: bool = False
+
+
+METRICS: dict[str, Metric] = {
+    "worst": Metric("worst", compared=True, label="worst test accuracy"),
+    "worst20": Metric("worst 20 %", compared=True, label="mean test accuracy of the worst 20 %"),
+    "average": Metric("average", compared=True, label="average test accuracy"),
+    "std": Metric("std", (0.0, 0.5)),
+    "tv": Metric("TV", total=True, text="{:.4f}".format),
+    "jain": Metric("Jain", total=True),
+    "updates": Metric("updates", COST, total=True, text="{:,.0f}".format, cost=True),
+    "bytes": Metric("traffic", COST, total=True, text=_bytes, value=_traffic, cost=True),
+    "seconds": Metric("virtual time", COST, total=True, text=_seconds, cost=True),
 }
-"""Between which values the fields lie."""
+"""The metrics of tables, in the order of their columns. A metric is declared here and nowhere else;
+a record that lacks it leaves its column out."""
+
+COMPARED = tuple(name for name, metric in METRICS.items() if metric.compared)
+"""The metrics of which differences to the baseline are shown."""
+
+BOUNDS: dict[str, Bounds] = {
+    **{name: metric.bounds for name, metric in METRICS.items()},
+    "ratio": SHARE,
+    "bias": COST,
+}
+"""The bounds of metrics and of other quantities that figures show."""
 
 FEWEST = 3
 """With fewer seeds there is no interval: that of two is 13 times as wide as they are apart."""
@@ -155,8 +219,8 @@ def holm(p: Sequence[float]) -> list[float]:
     """
     found = [1.0] * len(p)
     least = 0.0
-    for place, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
-        least = max(least, min(1.0, (len(p) - place) * p[i]))
+    for position, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        least = max(least, min(1.0, (len(p) - position) * p[i]))
         found[i] = least
     return found
 
@@ -202,7 +266,8 @@ class Curves:
         """Return, for each scheduler, a number for each seed: see the module's first lines."""
         if self.rounds.size == 0:
             return {label: np.full(len(self.seeds), np.nan) for label in self.values}
-        count = max(1, self.rounds.size // 10) if self.field not in TOTALS else 1
+        total = self.field in METRICS and METRICS[self.field].total
+        count = 1 if total else max(1, self.rounds.size // 10)
         return {label: table[:, -count:].mean(axis=1) for label, table in self.values.items()}
 
     def band(self, label: str) -> tuple[Float64Array, Float64Array, Float64Array]:
@@ -275,12 +340,12 @@ def curves(records: Iterable[Record], field: str, labels: Sequence[str] | None =
     rounds = sorted({key[2] for key in found})
     seeds = sorted({key[1] for key in found})
     names = list(dict.fromkeys(key[0] for key in found)) if labels is None else list(labels)
-    place = {r: i for i, r in enumerate(rounds)}
+    position = {r: i for i, r in enumerate(rounds)}
     row = {seed: i for i, seed in enumerate(seeds)}
     values = {name: np.full((len(seeds), len(rounds)), np.nan) for name in names}
     for (name, seed, r), value in found.items():
         if name in values:
-            values[name][row[seed], place[r]] = value
+            values[name][row[seed], position[r]] = value
     return Curves(field, np.array(rounds, dtype=np.intp), tuple(seeds), values)
 
 
@@ -290,8 +355,8 @@ def value_of(record: Record, field: str) -> float | None:
     >>> value_of({"bytes_up": 3, "bytes_down": 4}, "bytes")
     7.0
     """
-    if field == "bytes":
-        return float(record["bytes_up"] + record["bytes_down"]) if "bytes_up" in record else None
+    if field in METRICS and (read := METRICS[field].value) is not None:
+        return read(record)
     value = record.get(field)
     return None if value is None else float(value)
 
@@ -346,19 +411,19 @@ def summarise(
     lines = list(records)
     seeds = sorted({int(record["seed"]) for record in lines})
     rows = [Row(label, {}, {}, {}, {}) for label in labels]
-    for field in (*ACCURACIES, *TOTALS):
+    for field, metric in METRICS.items():
         found = curves(lines, field, labels)
         last = found.last()
         shown = any(np.isfinite(numbers).any() for numbers in last.values())
         # An accuracy that no run has was lost; a TV distance may not be defined.
-        shown |= field in ACCURACIES and any(field in record for record in lines)
+        shown |= not metric.total and any(field in record for record in lines)
         for row in rows:
             numbers = last[row.label]
-            row.cells[field] = estimate(numbers, BOUNDS[field])
+            row.cells[field] = estimate(numbers, metric.bounds)
             finite = {seed for seed, x in zip(found.seeds, numbers, strict=True) if np.isfinite(x)}
             if shown and finite != set(seeds):
                 row.left_out[field] = tuple(seed for seed in seeds if seed not in finite)
-        if baseline is None or field not in COMPARED:
+        if baseline is None or not metric.compared:
             continue
         others = [row for row in rows if row.label != baseline]
         for row in others:

@@ -13,11 +13,12 @@ from adcs.simulation.costs import RoundCosts
 from adcs.simulation.datasets import Dataset, from_arrays, from_npz, load
 from adcs.simulation.engine import Run, Simulation
 from adcs.simulation.federation import Federation
-from adcs.simulation.local_training import LOCAL_TRAINING, LocalTraining, Training
+from adcs.simulation.local_training import LOCAL_TRAINING, LocalTraining
 from adcs.simulation.models import MLP, Model
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import Partition, make_partition
 from adcs.simulation.scheduler_errors import SchedulerFailed
+from adcs.simulation.training import Training
 
 __all__ = [
     "LOCAL_TRAINING",

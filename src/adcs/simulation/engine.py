@@ -31,15 +31,11 @@ from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.simulation.costs import RoundCosts
 from adcs.simulation.federation import Federation
-from adcs.simulation.local_training import (
-    LocalTraining,
-    Training,
-    WeightedCohorts,
-    make_local_training,
-)
+from adcs.simulation.local_training import LocalTraining, WeightedCohorts, make_local_training
 from adcs.simulation.models import Model
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.scheduler_errors import scheduler_error
+from adcs.simulation.training import Training
 
 PER_CLIENT_LIMIT = 1000
 """With more clients than this, records leave out lists with an entry for each client."""
@@ -75,8 +71,8 @@ class Run:
     --------
     >>> from adcs.schedulers import Uniform
     >>> run = Run("Uniform", Uniform(), Ledger(), np.zeros(3, dtype=np.intp))
-    >>> run.call(0, run.scheduler.select, 0, [0, 1, 2], 3).clients
-    (0, 1, 2)
+    >>> sorted(run.call(0, run.scheduler.select, 0, [0, 1, 2], 3).clients)
+    [0, 1, 2]
     """
 
     name: str

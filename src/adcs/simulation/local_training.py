@@ -8,69 +8,21 @@ of `LocalTraining` and an entry of `LOCAL_TRAINING`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from adcs._types import FloatArray, IndexArray
 from adcs.simulation.federation import Federation
 from adcs.simulation.models import Model, Pass, WideModel, widened
-from adcs.simulation.settings import MILLION, check_settings, setting
+
+if TYPE_CHECKING:
+    from adcs.simulation.training import Training
 
 WeightedCohorts = list[tuple[IndexArray, FloatArray]]
 """For each run, the clients whose updates are aggregated and their weights."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """How the model is trained.
-
-    Attributes
-    ----------
-    m
-        Clients per round.
-    lr
-        Learning rate of local steps.
-    server_lr
-        Learning rate of the global step; None takes `lr`, which for local steps means that the
-        new model is the mean of the clients' models.
-    local
-        The kind of local training, a key of `LOCAL_TRAINING`. "steps": `steps` mini-batch steps of
-        SGD. "full": one step on all of a client's data.
-    steps
-        Number of local steps, E; 1 where `local` is "full".
-    weights
-        The clients' weights p: "uniform", or "size" in proportion to their number of examples.
-    paper_literal_weights
-        Divide by m what is weighted by p already, as the paper's text does: (1/m) sum p_n g_n.
-
-    Examples
-    --------
-    >>> Training(m=5, lr=0.1, steps=3).local
-    'steps'
-    """
-
-    m: int = setting(18, "Clients per round.", ge=1, le=MILLION, summary="m = {} per round")
-    lr: float = setting(0.001, "Learning rate.", gt=0, summary="lr {:g}")
-    server_lr: float | None = setting(None, "Learning rate of the server; lr by default.", gt=0)
-    local: Literal["steps", "full"] = setting(
-        "steps", "Local training: steps on mini-batches, or one on the full batch.", strict=None
-    )
-    steps: int = setting(1, "Local steps, E.", ge=1, le=MILLION, summary="{} step(s) of SGD")
-    weights: Literal["uniform", "size"] = setting(
-        "uniform", "Weights of clients: equal, or by their number of examples.", strict=None
-    )
-    paper_literal_weights: bool = setting(
-        False, "Divide weights by m twice, as the paper's text does."
-    )
-
-    def __post_init__(self) -> None:
-        check_settings(self, "training")
-        if self.local == "full" and self.steps != 1:
-            raise ValueError(f"training.steps must be 1 where local is full, got {self.steps}")
 
 
 class LocalTraining(Protocol):
@@ -288,7 +240,7 @@ def make_local_training(training: Training, federation: Federation, model: Model
 
     Examples
     --------
-    >>> from adcs.simulation import MLP, load, make_partition
+    >>> from adcs.simulation import MLP, Training, load, make_partition
     >>> data = load("synthetic:clusters=2,dimension=3")
     >>> federation = Federation(data, make_partition(data, "iid", 6, seed=0))
     >>> start_round = make_local_training(Training(m=2), federation, MLP(3, 2))

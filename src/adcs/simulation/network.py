@@ -1,7 +1,7 @@
-"""A virtual network: how fast clients compute and send, when they are there, when they fail.
+"""A virtual network: speeds, availability and failures of clients.
 
-Nothing here has a state. Speeds follow from (seed, client), availability and drop-outs from
-(seed, round, client), so that a resumed run meets the same network.
+The network has no state. Speeds are functions of (seed, client), availability and failures of
+(seed, round, client), so that a resumed run has the same network.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from adcs._types import Float64Array, IndexArray
 from adcs.simulation.settings import check_settings, setting
 
 LONGEST = 10**9
-"""The most rounds in a spell."""
+"""The largest number of rounds of a spell."""
 
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """How a virtual network behaves.
+    """The settings of a virtual network.
 
     Attributes
     ----------
@@ -35,15 +35,15 @@ class NetworkSettings:
         Heterogeneity: each client's speeds are log-normal around the medians with this standard
         deviation of the logarithm. 0 makes all clients alike.
     availability
-        Share of rounds in which a client is there. It comes and goes in spells of about
-        `spell` rounds, each client at its own times.
+        Fraction of rounds in which a client is available. It is available or not for spells of
+        `spell` rounds, which begin at other rounds for each client.
     spell
-        Length of a spell in rounds.
+        Number of rounds of a spell.
     dropout
-        Probability that a client, asked or chosen, does not answer in a round.
+        Probability that a client that is probed or selected does not answer in a round.
     deadline
-        Seconds after which the server no longer waits; None waits for the slowest. It holds for
-        each wait of a round: first for the answers to a probe, if there is one, then for training.
+        Seconds that the server waits; None waits for the slowest client. It applies to each wait
+        of a round: first for the answers to a probe, if there is one, then for training.
     """
 
     compute_seconds: float = setting(1.0, "Median seconds of a client update.", gt=0)
@@ -60,7 +60,7 @@ class NetworkSettings:
 
 
 class Network:
-    """The network of one seed.
+    """The virtual network of one seed.
 
     Examples
     --------
@@ -74,13 +74,13 @@ class Network:
         self._n = clients
         self._seed = seed
         self._everyone = tuple(range(clients))
-        self._present: tuple[object, tuple[int, ...]] = (None, ())
-        # Of each client, for the few tasks that there are.
+        self._available: tuple[object, tuple[int, ...]] = (None, ())
+        # Seconds of each client by task: down, work, up.
         self._seconds: dict[tuple[float, float, float], Float64Array] = {}
 
     @cached_property
     def compute_seconds(self) -> Float64Array:
-        """Time of one update of each client."""
+        """Seconds of one update of each client."""
         return self.settings.compute_seconds * self._spread(1)
 
     @cached_property
@@ -99,17 +99,17 @@ class Network:
         return spread
 
     def available(self, server_round: int) -> tuple[int, ...]:
-        """Return the clients that are there in a round."""
+        """Return the clients that are available in a round."""
         if self.settings.availability >= 1.0:
             return self._everyone
         clients = np.arange(self._n)
         phase = (uniforms(self._seed, 12, clients) * self.settings.spell).astype(np.intp)
         spell = (server_round + phase) // self.settings.spell
-        there = uniforms(self._seed, 13, clients, spell) < self.settings.availability
-        key = there.tobytes()
-        if self._present[0] != key:
-            self._present = (key, tuple(np.flatnonzero(there).tolist()))
-        return self._present[1]
+        online = uniforms(self._seed, 13, clients, spell) < self.settings.availability
+        key = online.tobytes()
+        if self._available[0] != key:
+            self._available = (key, tuple(np.flatnonzero(online).tolist()))
+        return self._available[1]
 
     def fails(
         self, server_round: int, clients: IndexArray

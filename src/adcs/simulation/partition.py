@@ -1,4 +1,7 @@
-"""Which client holds which examples: by class, Dirichlet, in shards, or at random."""
+"""Partitions of a data set among clients: by class, Dirichlet, shards, IID.
+
+A new kind is a function of (dataset, clients, settings, seed) and an entry of `KINDS`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from adcs.simulation.datasets.dataset import Dataset
 
 Rng = np.random.Generator
 
-LEAST_TEST = 10  # a client is tested on at least so many examples, where the data has them
+LEAST_TEST = 10  # the smallest number of test examples of a client, if the data set has them
 
 EXAMPLES = {"alpha": 0.5}
-"""A value for each setting that has no default."""
+"""Values that errors suggest for settings without a default."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +72,9 @@ def make_partition(
     kind : str
         ``by-class``, ``dirichlet``, ``shards`` or ``iid``.
     clients : int
-        How many clients share the data.
+        Number of clients.
     seed : int
-        Same data, settings and seed: same partition, in any process.
+        The same data, settings and seed give the same partition in any process.
     **settings
         Those of the function of that name.
 
@@ -86,7 +89,7 @@ def make_partition(
 
 
 def check_settings(kind: str, settings: Iterable[str]) -> dict[str, Any]:
-    """Refuse settings that a kind does not take, or lacks; return the type hints of all it takes.
+    """Check the settings of a kind; return the type hints of all its settings.
 
     >>> check_settings("shards", ["per_client"])
     {'per_client': <class 'int'>}
@@ -101,7 +104,7 @@ def check_settings(kind: str, settings: Iterable[str]) -> dict[str, Any]:
         if parameter.default is parameter.empty and setting not in settings:
             raise ValueError(
                 f"a {name} partition needs {setting}, for example "
-                f"--partition-settings {setting}={EXAMPLES[setting]}"
+                f"--partition-settings {setting}={EXAMPLES.get(setting, 'VALUE')}"
             )
     hints = get_type_hints(KINDS[name])
     return {setting: hints[setting] for setting in takes}
@@ -255,7 +258,7 @@ def dirichlet(
     log_gamma = np.log(rng.standard_gamma(shape + 1.0, (clients, dataset.classes)))
     log_gamma += np.log1p(-rng.random(log_gamma.shape)) / shape
     table = np.zeros((clients, dataset.classes), dtype=np.intp)
-    # Each pass fills every place or uses up a class: no more passes than classes.
+    # Each pass fills every client or uses up a class: there are at most as many passes as classes.
     while (open_rows := np.flatnonzero(missing)).size:
         left = supply - table.sum(axis=0)
         logs = np.where(left > 0, log_gamma[open_rows], -np.inf)
@@ -351,7 +354,7 @@ def _split(order: IndexArray, counts: IndexArray) -> list[IndexArray]:
 
 
 def _deal(table: IndexArray, pools: list[IndexArray], rng: Rng) -> list[IndexArray]:
-    """Give client i table[i, c] different examples of pool c; shared only when a pool runs out.
+    """Give client i table[i, c] different examples of pool c; clients share when a pool runs out.
 
     Each pool is shuffled and read in a circle, so one deal never repeats within a client as long
     as it asks for no more than the pool has.

@@ -38,7 +38,8 @@ def scheduler_error(
     Examples
     --------
     >>> from adcs.schedulers import Uniform
-    >>> class Mine(Uniform): pass
+    >>> class Mine(Uniform):
+    ...     __module__ = "my_file"
     >>> scheduler_error(Mine(), KeyError("loss"), 3)
     SchedulerFailed("scheduler Mine failed in round 3: KeyError: 'loss'")
     >>> scheduler_error(Uniform(), ValueError("m must be positive"))

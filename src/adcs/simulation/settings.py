@@ -73,7 +73,7 @@ def declare(
 def check_settings(settings: Any, section: str) -> None:
     """Raise ValueError unless each number and each choice of a dataclass is as declared.
 
-    >>> from adcs.simulation.local_training import Training
+    >>> from adcs.simulation.training import Training
     >>> Training(m=0)
     Traceback (most recent call last):
     ...

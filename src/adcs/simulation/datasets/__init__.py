@@ -1,7 +1,7 @@
 """Data sets by name, from arrays, and from .npz files.
 
->>> load("synthetic:clusters=5").classes
-5
+>>> load("synthetic:clusters=5").x_train.shape
+(1000, 32)
 """
 
 from adcs.simulation.datasets.dataset import Dataset, from_arrays, from_npz

@@ -1,4 +1,4 @@
-"""A data set, and how arrays of a user's own become one."""
+"""The data set, and its construction from arrays and .npz files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fashion-MNIST from wherever it can be had, checked against the SHA-256 of its four IDX files.
+"""Fashion-MNIST: from a folder, the cache, a Debian package or the web, checked by SHA-256.
 
 The sums are those of the uncompressed files: archives differ by compressor.
 """
@@ -55,7 +55,7 @@ Images = NDArray[np.uint8]
 
 
 class DataUnavailable(RuntimeError):
-    """A data set could not be had; the message says what was tried and how to get it by hand."""
+    """A data set is unavailable; the message says what was tried and how to get it by hand."""
 
 
 def cache_folder() -> Path:
@@ -70,10 +70,10 @@ def cache_folder() -> Path:
     return Path(caches) / "adcs"
 
 
-def places(folder: str | Path | None = None) -> list[tuple[str, Path]]:
+def candidate_folders(folder: str | Path | None = None) -> list[tuple[str, Path]]:
     """Return the folders on this machine that may hold the files, in the order they are tried.
 
-    >>> [what for what, _ in places("mine")]
+    >>> [what for what, _ in candidate_folders("mine")]
     ['the folder given', 'the cache', "Debian's package"]
     """
     named = [] if folder is None else [("the folder given", Path(folder))]
@@ -86,13 +86,13 @@ def located(folder: str | Path | None = None) -> Path | None:
     >>> located() is None or located().is_dir()
     True
     """
-    for _, place in places(folder):
+    for _, candidate in candidate_folders(folder):
         try:
             for stem in SHA256:
-                _find(stem, place)
+                _find(stem, candidate)
         except OSError:
             continue
-        return place
+        return candidate
     return None
 
 
@@ -142,13 +142,13 @@ def obtain(folder: str | Path | None = None) -> tuple[dict[str, Images], str]:
         If every source failed.
     """
     tried = []
-    for what, place in places(folder):
+    for what, candidate in candidate_folders(folder):
         try:
-            return _read(place), str(place)
+            return _read(candidate), str(candidate)
         except OSError as error:
-            tried.append(f"{what}, {place}: {error}")
+            tried.append(f"{what}, {candidate}: {error}")
             if what == "the folder given":
-                log.warning("Fashion-MNIST is not in %s (%s); looking elsewhere", place, error)
+                log.warning("Fashion-MNIST is not in %s (%s); looking elsewhere", candidate, error)
     downloads: tuple[tuple[str, Callable[[Path], Path]], ...] = (
         (f"Debian's package {PACKAGE} by apt-get", _from_apt),
         ("the official files over https", _from_https),

@@ -1,4 +1,4 @@
-"""Data sets by name: Fashion-MNIST, scikit-learn's digits, a synthetic set, and the user's own."""
+"""Data sets by name: Fashion-MNIST, scikit-learn's digits, synthetic data, and .npz files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adcs.simulation.datasets.synthetic import settings_of, synthetic
 
 
 class Entry(NamedTuple):
-    """A line of `available`: a data set, what it is, whether it is here, and where from.
+    """A data set in `available`: its name, contents, presence on this machine, and source.
 
     >>> available()[-1].here
     True
@@ -101,7 +101,7 @@ def load(name: str | Path, folder: str | Path | None = None) -> Dataset:
 
 
 def fetch(name: str, folder: str | Path | None = None) -> Dataset:
-    """Make sure that a named data set is on this machine and sound; its `source` says where.
+    """Download and check a named data set unless it is on this machine; `source` says where.
 
     >>> fetch("synthetic").source
     'made on the spot'
@@ -126,9 +126,9 @@ def digits() -> Dataset:
     bunch = load_digits()
     x, y = bunch.data.astype(np.uint8), bunch.target
     order = np.random.default_rng(0).permutation(y.size)
-    chosen = [order[y[order] == label][: (y == label).sum() // 5] for label in range(10)]
+    tests = [order[y[order] == label][: (y == label).sum() // 5] for label in range(10)]
     test = np.zeros(y.size, dtype=bool)
-    test[np.concatenate(chosen)] = True
+    test[np.concatenate(tests)] = True
     return from_arrays(
         x[~test], y[~test], x[test], y[test], name="digits", scale=1 / 16, source="scikit-learn"
     )

@@ -1,4 +1,4 @@
-"""The figure of `adcs theory`: bias over rounds against each bound, a panel for each scheduler."""
+"""The theorems on a run: how its schedulers select, and the figure of bias and bounds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from adcs.experiments.lettering import add_legend, fold, mathtext
-from adcs.theory.report import Analysis
+from adcs._types import Float64Array
+from adcs.experiments.config import Experiment
+from adcs.experiments.figures import add_legend, fold, mathtext
+from adcs.experiments.specs import make_scheduler
+from adcs.reports.quality import rescale
+from adcs.schedulers import ADCS, Determinantal, Uniform
+from adcs.schedulers.base import Scheduler
+from adcs.theory.report import Analysis, Policy
 
 # Okabe and Ito's colours; line styles differ as well.
 CURVES = {
@@ -25,6 +31,42 @@ CLUSTERED = ("theorem1", "masses")
 
 TITLE = 32
 """Characters in a line of a panel's title."""
+
+
+def policies(experiment: Experiment) -> dict[str, Policy]:
+    """Return how each scheduler of an experiment chooses, by label.
+
+    >>> found = policies(Experiment())
+    >>> found["Uniform"].unbiased, found["ADCS"].theta, found["ADCS"].unbiased
+    (True, 0.8, False)
+    """
+    settings = experiment.network
+    everyone = settings is None or (
+        settings.availability == 1.0 and settings.dropout == 0.0 and settings.deadline is None
+    )
+    return {
+        label: policy(make_scheduler(spec, seed=0), everyone)
+        for label, spec in experiment.schedulers.items()
+    }
+
+
+def policy(scheduler: Scheduler, everyone: bool) -> Policy:
+    """Return how one scheduler chooses, where everyone is always there or not."""
+    if type(scheduler) is Uniform:
+        plain = not (scheduler.by_size or scheduler.independent or scheduler.constraints)
+        return Policy(unbiased=plain and everyone)
+    if not isinstance(scheduler, Determinantal) or scheduler.theta == 0.0:
+        return Policy()
+    # The quality of StaticDPP is old, that of LiveADCS an estimate.
+    if not isinstance(scheduler, ADCS) or type(scheduler) is not ADCS:
+        return Policy(theta=None)
+    if scheduler.quality not in ("loss", "norm") or scheduler.gamma > 0.0:
+        return Policy(theta=None)
+
+    def quality(losses: Float64Array, norms: Float64Array) -> Float64Array:
+        return rescale(losses if scheduler.quality == "loss" else norms, scheduler.scale)
+
+    return Policy(theta=scheduler.theta, quality=quality)
 
 
 def draw(analysis: Analysis, path: str | Path) -> Path:
@@ -49,14 +91,14 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
     figure = Figure(figsize=(max(4.2 * columns, 6.6), 3.0 * lines + 0.9), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for place, axes in enumerate(grid.flat):
-        if place >= len(names):
+    for position, axes in enumerate(grid.flat):
+        if position >= len(names):
             axes.set_visible(False)
             continue
-        rows = [row for row in analysis.rounds if row["scheduler"] == names[place]]
+        rows = [row for row in analysis.rounds if row["scheduler"] == names[position]]
         ticks = sorted({row["server_round"] for row in rows})
         for key, (label, colour, style) in CURVES.items():
-            if key in CLUSTERED and names[place] in unclustered:
+            if key in CLUSTERED and names[position] in unclustered:
                 continue
             means = []
             for tick in ticks:
@@ -75,12 +117,12 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
                 marker=marker,
             )
         axes.set_yscale("log")
-        axes.set_title(titles[place])
+        axes.set_title(titles[position])
         axes.grid(alpha=0.3)
-        if place >= len(names) - columns:
+        if position >= len(names) - columns:
             axes.set_xlabel("round")
             axes.tick_params(labelbottom=True)
-        if place % columns == 0:
+        if position % columns == 0:
             axes.set_ylabel("norm (loss per unit of parameter)")
     shown: dict[str, Any] = {}
     for axes in grid.flat:

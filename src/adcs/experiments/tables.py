@@ -1,72 +1,52 @@
-"""Numbers as people read them, in tables of the terminal and of Markdown."""
+"""Tables of a comparison as text: numbers, intervals, differences, p-values, Markdown."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from adcs.experiments.statistics import COMPARED, FEWEST, LEVEL, Estimate, Row
-
-COLUMNS = {
-    "worst": "worst",
-    "worst20": "worst 20 %",
-    "average": "average",
-    "std": "std",
-    "tv": "TV",
-    "jain": "Jain",
-    "updates": "updates",
-    "bytes": "traffic",
-    "seconds": "virtual time",
-}
-"""Fields of the table and their headings."""
-
-COSTS = ("updates", "bytes", "seconds")
-"""Fields that are often the same at every seed, and then have no ±."""
+from adcs.experiments.statistics import COMPARED, FEWEST, LEVEL, METRICS, Estimate, Row
 
 
-def number(value: float, field: str) -> str:
-    """Return a number in the form that its field is read in.
+def format_number(value: float, field: str) -> str:
+    """Return a number as text, in the form of its metric.
 
-    >>> number(0.59449, "worst"), number(371988, "updates"), number(2.5e9, "bytes")
-    ('0.594', '371,988', '2.50 GB')
-    >>> number(7384.2, "seconds"), number(float("nan"), "tv")
+    >>> format_number(0.59449, "worst"), format_number(371988, "updates")
+    ('0.594', '371,988')
+    >>> format_number(7384.2, "seconds"), format_number(float("nan"), "tv")
     ('7,384 s', '–')
     """
     if math.isnan(value):
         return "–"
-    if field == "updates":
-        return f"{value:,.0f}"
-    if field == "bytes":
-        for unit in ("B", "kB", "MB", "GB"):
-            if abs(value) < 1000:
-                return f"{value:.3g} {unit}" if unit == "B" else f"{value:.2f} {unit}"
-            value /= 1000
-        return f"{value:.2f} TB"
-    if field == "seconds":
-        return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:.1f} s"
-    return f"{value:.4f}" if field in ("tv", "ratio") else f"{value:.3f}"
+    if field in METRICS:
+        return METRICS[field].text(value)
+    return f"{value:.4f}" if field == "ratio" else f"{value:.3f}"
 
 
-def spread(found: Estimate, field: str) -> str:
+def format_estimate(found: Estimate, field: str) -> str:
     """Return an estimate as mean ± half the interval's width.
 
     Both ends are given where the interval is cut off at a bound; with fewer than three seeds, which
     have no interval, the value of each seed.
 
-    >>> spread(Estimate(0.5944, 0.0123, 5), "worst"), spread(Estimate(2.0, None, 1), "seconds")
-    ('0.594 ± 0.012', '2.0 s')
+    >>> format_estimate(Estimate(0.5944, 0.0123, 5), "worst")
+    '0.594 ± 0.012'
+    >>> format_estimate(Estimate(2.0, None, 1), "seconds")
+    '2.0 s'
     >>> from adcs.experiments.statistics import SHARE, estimate
-    >>> spread(estimate([0.0, 0.1, 0.2], SHARE), "worst"), spread(estimate([0.5, 0.75]), "worst")
-    ('0.100 [0.000, 0.348]', '0.500 / 0.750')
+    >>> format_estimate(estimate([0.0, 0.1, 0.2], SHARE), "worst")
+    '0.100 [0.000, 0.348]'
+    >>> format_estimate(estimate([0.5, 0.75]), "worst")
+    '0.500 / 0.750'
     """
     if found.half is None:
-        return _each(found, lambda value: number(value, field))
-    if field in COSTS and found.half == 0.0:
-        return number(found.mean, field)
+        return _each(found, lambda value: format_number(value, field))
+    if field in METRICS and METRICS[field].cost and found.half == 0.0:
+        return format_number(found.mean, field)
     if found.is_cut:
-        ends = f"{number(found.low, field)}, {number(found.high, field)}"
-        return f"{number(found.mean, field)} [{ends}]"
-    return f"{number(found.mean, field)} ± {number(found.half, field)}"
+        ends = f"{format_number(found.low, field)}, {format_number(found.high, field)}"
+        return f"{format_number(found.mean, field)} [{ends}]"
+    return f"{format_number(found.mean, field)} ± {format_number(found.half, field)}"
 
 
 def _each(found: Estimate, form: Callable[[float], str]) -> str:
@@ -80,22 +60,24 @@ def _each(found: Estimate, form: Callable[[float], str]) -> str:
     return " / ".join(texts[:1] if len(set(texts)) == 1 else texts) or "–"
 
 
-def difference(found: Estimate, p: float | None = None) -> str:
+def format_difference(found: Estimate, p: float | None = None) -> str:
     """Return a difference with its sign, its interval, and its p-value where one is given.
 
-    >>> difference(Estimate(0.1, 0.02, 5)), difference(Estimate(-0.01, 0.02, 5), 0.4321)
-    ('+0.100 [+0.080, +0.120]', '-0.010 [-0.030, +0.010], p = 0.432')
+    >>> format_difference(Estimate(0.1, 0.02, 5))
+    '+0.100 [+0.080, +0.120]'
+    >>> format_difference(Estimate(-0.01, 0.02, 5), 0.4321)
+    '-0.010 [-0.030, +0.010], p = 0.432'
     >>> from adcs.experiments.statistics import estimate
-    >>> difference(estimate([0.25, -0.5]))
+    >>> format_difference(estimate([0.25, -0.5]))
     '+0.250 / -0.500'
     """
     return _with_interval(found, p, "+z.3f")
 
 
-def margin(found: Estimate, p: float | None = None) -> str:
+def format_margin(found: Estimate, p: float | None = None) -> str:
     """Return by how much something is so, with its interval; below zero it is not so.
 
-    >>> margin(Estimate(0.1, 0.02, 5), 0.0001), margin(Estimate(-0.01, 0.02, 5))
+    >>> format_margin(Estimate(0.1, 0.02, 5), 0.0001), format_margin(Estimate(-0.01, 0.02, 5))
     ('0.100 [0.080, 0.120], p < 0.001', '-0.010 [-0.030, 0.010]')
     """
     return _with_interval(found, p, "z.3f")
@@ -105,14 +87,14 @@ def _with_interval(found: Estimate, p: float | None, form: str) -> str:
     if found.half is None:
         return _each(found, lambda value: format(value, form))
     text = f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
-    return text if p is None else f"{text}, {p_value(p)}"
+    return text if p is None else f"{text}, {format_p_value(p)}"
 
 
-def p_value(p: float) -> str:
+def format_p_value(p: float) -> str:
     """Return a p-value in words; rounding never takes it across 0.05.
 
-    >>> p_value(0.0204), p_value(0.0001), p_value(0.9999), p_value(0.0497)
-    ('p = 0.020', 'p < 0.001', 'p = 1.000', 'p = 0.0497')
+    >>> [format_p_value(p) for p in (0.0204, 0.0001, 0.9999, 0.0497)]
+    ['p = 0.020', 'p < 0.001', 'p = 1.000', 'p = 0.0497']
     """
     if p < 0.001:
         return "p < 0.001"
@@ -120,11 +102,11 @@ def p_value(p: float) -> str:
     return f"p = {p:.{digits}f}"
 
 
-def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+def summary_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Return headings and cells of a comparison's table; columns without numbers are left out."""
-    shown = [f for f in COLUMNS if any(row.cells[f].n for row in rows)]
-    heads = ["scheduler", *[COLUMNS[f] for f in shown]]
-    return heads, [[row.label, *[spread(row.cells[f], f) for f in shown]] for row in rows]
+    shown = [f for f in METRICS if any(row.cells[f].n for row in rows)]
+    heads = ["scheduler", *[METRICS[f].heading for f in shown]]
+    return heads, [[row.label, *[format_estimate(row.cells[f], f) for f in shown]] for row in rows]
 
 
 def difference_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -134,9 +116,10 @@ def difference_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """
     lines = [row for row in rows if row.differences]
     shown = [f for f in COMPARED if any(row.differences[f].n for row in lines)]
-    heads = ["scheduler", *[COLUMNS[f] for f in shown]]
+    heads = ["scheduler", *[METRICS[f].heading for f in shown]]
     cells = [
-        [row.label, *[difference(row.differences[f], row.p.get(f)) for f in shown]] for row in lines
+        [row.label, *[format_difference(row.differences[f], row.p.get(f)) for f in shown]]
+        for row in lines
     ]
     return heads, cells if shown else []
 
@@ -194,7 +177,7 @@ def left_out_note(rows: Sequence[Row]) -> str:
     for row in rows:
         fields: dict[tuple[int, ...], list[str]] = {}
         for field, seeds in row.left_out.items():
-            fields.setdefault(seeds, []).append(COLUMNS[field])
+            fields.setdefault(seeds, []).append(METRICS[field].heading)
         found = [f"at {seed_names(seeds)} ({', '.join(names)})" for seeds, names in fields.items()]
         if found:
             parts.append(f"{row.label} {', '.join(found)}")
@@ -212,10 +195,10 @@ def seed_names(seeds: Sequence[int]) -> str:
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
-def numbers(rows: Sequence[Row]) -> tuple[list[str], list[list[str | float | int | None]]]:
+def number_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str | float | int | None]]]:
     """Return headings and cells of a comparison's table as numbers, a line for each measure.
 
-    >>> heads, _ = numbers([])
+    >>> heads, _ = number_table([])
     >>> heads[:5]
     ['scheduler', 'measure', 'mean', 'low', 'high']
     """
@@ -223,7 +206,7 @@ def numbers(rows: Sequence[Row]) -> tuple[list[str], list[list[str | float | int
     heads += ["difference", "difference_low", "difference_high", "p_holm", "left_out_seeds"]
     lines: list[list[str | float | int | None]] = []
     for row in rows:
-        for field in COLUMNS:
+        for field in METRICS:
             cell, gap = row.cells[field], row.differences.get(field)
             if cell.n or field in row.left_out:
                 against = _ends(gap) if gap is not None else [None] * 3
@@ -238,10 +221,10 @@ def _ends(found: Estimate) -> list[float | None]:
     return [mean, *([None, None] if found.half is None else [found.low, found.high])]
 
 
-def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table.
 
-    >>> print(markdown(["a", "b"], [["1", "x|y"]]))
+    >>> print(markdown_table(["a", "b"], [["1", "x|y"]]))
     | a | b |
     |---|---|
     | 1 | x\\|y |
