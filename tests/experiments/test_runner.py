@@ -256,7 +256,7 @@ class TestSpecs:
             ("json:JSONDecoder", "not a subclass"),
             ("ADCS(0.5)", "must look like"),
             ("ADCS(theta=open('x'))", "must look like"),
-            ("Foo", "unknown scheduler 'Foo'; there are Uniform, PowerOfChoice"),
+            ("Foo", "unknown scheduler 'Foo'; there are ADCS, DivFL"),
             ("patient.py", "file.py:Class"),
             ("ADCS(thet=0.1)", "ADCS has no setting 'thet'; did you mean theta?"),
             (
