@@ -22,7 +22,7 @@ from adcs.reports.report import ClientReport
 from adcs.run_folder import plain
 from adcs.schedulers import ADCS, DivFL, LiveADCS, PowerOfChoice, Uniform
 from adcs.schedulers.base import Cohort, Scheduler
-from adcs.schedulers.choice import Choice, as_record, from_record, look
+from adcs.schedulers.choice import Choice, as_record, explain_choice, from_record
 from adcs.schedulers.live_adcs import standardised_loss
 
 
@@ -268,7 +268,7 @@ def live_rounds(scheduler: LiveADCS, rounds: int) -> list[tuple[Choice, dict[Cli
         asked = scheduler.request(now, clients, 4).clients
         scheduler.observe(now, reports(asked), "probe")
         cohort = scheduler.select(now, clients, 4)
-        found.append((look(scheduler, clients, cohort), seen[-1]))
+        found.append((explain_choice(scheduler, clients, cohort), seen[-1]))
         scheduler.observe(now, reports(c for c in cohort.clients if c != 0), "training")
     return found
 
@@ -340,7 +340,7 @@ def test_a_search_that_caps_made_start_afresh() -> None:
     scheduler = ADCS(theta=0.5, groups={0: "a", 1: "a", 2: "b", 3: "b"}, caps={"a": 1})
     reports = [ClientReport(c, 0, loss=1.0, update=row) for c, row in enumerate(rows)]
     scheduler.observe(0, reports, "probe")
-    choice = look(scheduler, range(4), scheduler.select(0, range(4), 3))
+    choice = explain_choice(scheduler, range(4), scheduler.select(0, range(4), 3))
     assert choice.explanation is not None
     picks = choice.explanation.picks
     assert [pick.row for pick in picks] == [0, 2, 3]
@@ -353,7 +353,7 @@ def test_required_clients_measure_nobody() -> None:
     losses = [3.0, 2.0, 0.1]
     reports = [ClientReport(c, 0, loss=x, update=np.eye(3)[c]) for c, x in enumerate(losses)]
     scheduler.observe(0, reports, "probe")
-    choice = look(scheduler, range(3), scheduler.select(0, range(3), 2))
+    choice = explain_choice(scheduler, range(3), scheduler.select(0, range(3), 2))
     assert choice.explanation is not None
     assert [pick.row for pick in choice.explanation.picks] == [2, 0]
     assert choice.explanation.left_out[0].winner == 0
@@ -364,7 +364,7 @@ def test_nobody_is_its_own_nearest() -> None:
     rows = [[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]]
     reports = [ClientReport(c, 0, update=row) for c, row in enumerate(rows)]
     scheduler.observe(0, reports, "probe")
-    choice = look(scheduler, range(4), scheduler.select(0, range(4), 2))
+    choice = explain_choice(scheduler, range(4), scheduler.select(0, range(4), 2))
     assert all(client != other for client, (other, _) in choice.nearest.items())
     first, second = choice.cohort.clients
     assert choice.nearest[first][0] == second
@@ -373,7 +373,7 @@ def test_nobody_is_its_own_nearest() -> None:
 @pytest.mark.parametrize("kind", [ADCS, LiveADCS, DivFL, PowerOfChoice])
 def test_without_a_report_it_is_a_draw(kind: type[Scheduler]) -> None:
     scheduler = kind()
-    choice = look(scheduler, range(6), scheduler.select(0, range(6), 2))
+    choice = explain_choice(scheduler, range(6), scheduler.select(0, range(6), 2))
     assert tables(choice) == []
     assert at_random(choice).startswith("It had no usable report of anybody")
     for client in range(6):
@@ -385,11 +385,11 @@ def test_without_a_report_it_is_a_draw(kind: type[Scheduler]) -> None:
 def test_places_may_all_go_to_strangers() -> None:
     scheduler = ADCS()
     scheduler.observe(0, [ClientReport(0, 0, loss=1.0, update=[1.0, 0.0])], "probe")
-    choice = look(scheduler, range(6), scheduler.select(0, range(6), 1))
+    choice = explain_choice(scheduler, range(6), scheduler.select(0, range(6), 1))
     assert choice.cohort.clients != (0,)
     assert "All slots went to clients without a usable report" in at_random(choice)
     uniform = Uniform()
-    choice = look(uniform, range(6), uniform.select(0, range(6), 1))
+    choice = explain_choice(uniform, range(6), uniform.select(0, range(6), 1))
     assert at_random(choice).startswith("This scheduler chooses at random")
 
 
@@ -398,11 +398,11 @@ def test_who_was_not_asked_and_who_is_required() -> None:
     request = scheduler.request(0, range(6), 1)
     reports = [ClientReport(c, 0, loss=1.0 + c) for c in request.clients]
     scheduler.observe(0, reports, "probe")
-    choice = look(scheduler, range(6), scheduler.select(0, range(6), 1))
+    choice = explain_choice(scheduler, range(6), scheduler.select(0, range(6), 1))
     stranger = next(c for c in range(6) if c not in request.clients)
     assert "it was not asked, or it did not answer" in sentence(choice, stranger)
     sure = Uniform(required=[4])
-    choice = look(sure, range(6), sure.select(0, range(6), 2))
+    choice = explain_choice(sure, range(6), sure.select(0, range(6), 2))
     assert "because it is required" in sentence(choice, 4)
 
 
@@ -413,7 +413,7 @@ def test_signs_of_similarities_are_said() -> None:
     losses = [1.0, 1.0, 1.0, 1.0, 0.5]
     reports = [ClientReport(c, 0, loss=losses[c], update=rows[c]) for c in range(5)]
     scheduler.observe(0, reports, "probe")
-    choice = look(scheduler, range(5), scheduler.select(0, range(5), 3))
+    choice = explain_choice(scheduler, range(5), scheduler.select(0, range(5), 3))
     assert choice.cohort.clients == (0, 2, 4)
     assert "as redundant with 0 (similarity -0.981, opposite)" in sentence(choice, 1)
     assert "as redundant with 2 (similarity 0.981, similar)" in sentence(choice, 3)
@@ -438,7 +438,9 @@ def choices() -> list[tuple[Choice, str, ClientId]]:
         n = len(rows)
         reports = [ClientReport(c, 0, loss=losses[c], update=rows[c]) for c in range(n)]
         scheduler.observe(0, reports, "probe")
-        found.append((look(scheduler, range(n), scheduler.select(0, range(n), m)), reason, client))
+        found.append(
+            (explain_choice(scheduler, range(n), scheduler.select(0, range(n), m)), reason, client)
+        )
 
     alike = np.array([[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     choose(ADCS(theta=0.5), alike, [1.0, 0.9, 0.8, 0.1], 2, "redundant with 0", 1)
@@ -477,7 +479,7 @@ def test_places_that_were_drawn_for_count_in_caps() -> None:
         cohort = scheduler.select(now, range(8), 2)
         if len(cohort.diagnostics["drawn"]) == 1:
             break
-    choice = look(scheduler, range(8), cohort)
+    choice = explain_choice(scheduler, range(8), cohort)
     assert choice.explanation is not None
     assert [pick.row for pick in choice.explanation.picks] == [0]
     assert [miss.reason for miss in choice.explanation.left_out] == ["quality"] * 3
@@ -492,7 +494,7 @@ def some_choices() -> list[Choice]:
         if not isinstance(scheduler, (Uniform, ADCS)):
             reports = [ClientReport(c, 0, loss=1.0 + c, update=rows[c]) for c in range(6)]
             scheduler.observe(0, reports, "probe")
-        found.append(look(scheduler, range(6), scheduler.select(0, range(6), 2)))
+        found.append(explain_choice(scheduler, range(6), scheduler.select(0, range(6), 2)))
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import adcs
-from adcs.schedulers.choice import as_record, from_record, look
+from adcs.schedulers.choice import as_record, explain_choice, from_record
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_a_choice_beside_pending_clients_is_explained(make, settings, probed) ->
     )
     cohort = scheduler.select(0, range(12), 4, pending=[2, 5, 9])
     assert cohort.diagnostics["pending"] == [2, 5, 9]
-    choice = look(scheduler, range(12), cohort)
+    choice = explain_choice(scheduler, range(12), cohort)
     found = choice.explanation
     assert found is not None
     assert tuple(choice.known[pick.row] for pick in found.picks) == cohort.clients
@@ -39,6 +39,6 @@ def test_the_signal_of_a_ranking_is_named() -> None:
     for scheduler, name in ((adcs.PowerOfChoice(), "loss"), (adcs.OCS(), "norm")):
         reports = [adcs.ClientReport(c, 0, loss=1.0 + c, norm=9.0 - c) for c in range(4)]
         scheduler.observe(0, reports, "probe")
-        choice = look(scheduler, range(4), scheduler.select(0, range(4), 2))
+        choice = explain_choice(scheduler, range(4), scheduler.select(0, range(4), 2))
         assert choice.ranked_by == name
         assert choice.scores == {c: getattr(reports[c], name) for c in range(4)}

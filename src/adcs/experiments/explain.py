@@ -17,7 +17,7 @@ from adcs.dpp.explain import Miss
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.runner import Progress, report_rounds, same_data, worker_pool
 from adcs.observers import Observer, SelectionEvent
-from adcs.schedulers.choice import Choice, look
+from adcs.schedulers.choice import Choice, explain_choice
 
 Table = tuple[str, list[str], list[list[str]]]
 
@@ -52,7 +52,7 @@ class SelectionRecorder(Observer):
     def on_selection(self, event: SelectionEvent) -> None:
         """Keep the selection if it is the wanted one."""
         if (event.run, event.server_round) == self._wanted:
-            self.choice = look(event.scheduler, event.available, event.cohort)
+            self.choice = explain_choice(event.scheduler, event.available, event.cohort)
 
 
 def replay(

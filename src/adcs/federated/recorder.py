@@ -16,7 +16,7 @@ from adcs import metrics
 from adcs._types import ClientId
 from adcs.run_folder import Ledger, RunFolder, plain
 from adcs.schedulers.base import Cohort, Scheduler
-from adcs.schedulers.choice import RECORDED_LIMIT, as_record, look
+from adcs.schedulers.choice import RECORDED_LIMIT, as_record, explain_choice
 
 PER_CLIENT_LIMIT = 1000
 """With more clients than this, records leave out lists with an entry for each client."""
@@ -273,7 +273,7 @@ class Recorder:
         if self._folder is None or len(available) > RECORDED_LIMIT:
             return
         try:
-            record.choice = as_record(look(self._scheduler, available, record.cohort))
+            record.choice = as_record(explain_choice(self._scheduler, available, record.cohort))
         except Exception as error:  # A custom scheduler; the round continues without it.
             log.warning("round %d: the choice has no explanation: %s", self.rounds_done + 1, error)
 

@@ -82,14 +82,14 @@ class Choice:
         return bool(self.cohort.clients) and set(self.cohort.clients) <= set(drawn)
 
 
-def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) -> Choice:
+def explain_choice(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) -> Choice:
     """Return what a scheduler knew, right after its `select` has returned the cohort.
 
     >>> from adcs.schedulers import PowerOfChoice
     >>> from adcs.reports.report import ClientReport
     >>> scheduler = PowerOfChoice()
     >>> scheduler.observe(0, [ClientReport(c, 0, loss=c / 2) for c in range(3)], "probe")
-    >>> choice = look(scheduler, range(3), scheduler.select(0, range(3), 1))
+    >>> choice = explain_choice(scheduler, range(3), scheduler.select(0, range(3), 1))
     >>> choice.ranked_by, choice.scores
     ('loss', {0: 0.0, 1: 0.5, 2: 1.0})
     """
