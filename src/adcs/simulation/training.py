@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from adcs._types import Float64Array, IndexArray
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Scheduler
-from adcs.simulation.settings import MILLION, check_settings, setting
+from adcs.simulation.settings import FORBID_UNKNOWN, MILLION, check_settings, setting
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Training:
     paper_literal_weights: bool = setting(
         False, "Divide weights by m twice, as the paper's text does."
     )
+
+    __pydantic_config__: ClassVar = FORBID_UNKNOWN
 
     def __post_init__(self) -> None:
         check_settings(self, "training")
