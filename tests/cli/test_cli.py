@@ -497,8 +497,18 @@ def test_the_page_s_toml_is_a_config(tmp_path: Path) -> None:
     assert simulation.evaluate()[0]["average"] > 0.8  # It learns.
 
 
+def test_the_page_lists_every_setting_of_every_section() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    rows = dict(re.findall(r"^\| `\[(\w+)\]` \| (.*) \|$", page, flags=re.MULTILINE))
+    assert set(rows) == set(Experiment.model_fields)
+    for each in SETTINGS.values():
+        if each.section != "network":
+            assert f"`{each.key}`" in rows[each.section]
+
+
 def test_the_page_lists_the_network_s_settings() -> None:
     page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    page = page.partition("## The virtual network")[2]
     rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", page, flags=re.MULTILINE))
     listed = {
         name: None if default == "none" else float(default.replace(",", ""))
