@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from adcs.cli.console import console, progress, say, shout
+from adcs.cli.console import console, progress, show_status, show_warning
 from adcs.cli.errors import guarded, resumable
 from adcs.cli.options import absolute, check_folder
 from adcs.experiments.beyond.protocol import BeyondPlan, Verdict
@@ -69,7 +69,7 @@ def reproduce(
         plan = kind.start(base, what, overrides)
     command = f"adcs reproduce {' '.join(what)} --resume {shlex.quote(str(plan.base))}"
     with resumable(plan.base, command):
-        say(f"results go to {plan.base}")
+        show_status(f"results go to {plan.base}")
         plan.execute(jobs, progress)
         found = plan.report()
     for part in found:
@@ -78,8 +78,8 @@ def reproduce(
         else:
             _say_verdict(part)
     if plan.caveat is not None:
-        shout(plan.caveat)
-    say(f"{plan.base / 'summary.md'} has the tables, {plan.base / 'figures'} the figures")
+        show_warning(plan.caveat)
+    show_status(f"{plan.base / 'summary.md'} has the tables, {plan.base / 'figures'} the figures")
 
 
 def _say_section(section: Section) -> None:
