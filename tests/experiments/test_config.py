@@ -55,6 +55,7 @@ from adcs.simulation.network import NetworkSettings
         ({"schedulers": 3}, "schedulers must be a list of texts or"),
         ({"schedulers": [3]}, "schedulers must be a list of texts or"),
         ({"schedulers": {"a": 1}}, "got {'a': 1}"),
+        ({"partition_settings": {"clients": 5}}, "'clients' is no setting of a kind"),
         ({"partition_settings": 3}, "partition_settings must be a table of values, got 3"),
         ({"partition_settings": {"copies": "maybe"}}, "by-class copies must be true or false"),
         ({"partition": "shards", "partition_settings": {"per_client": 1.5}}, "a whole number"),
