@@ -464,8 +464,18 @@ def test_the_page_s_toml_is_a_config(tmp_path: Path) -> None:
     assert simulation.evaluate()[0]["average"] > 0.8  # It learns.
 
 
+def test_the_page_lists_every_setting_of_every_section() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    rows = dict(re.findall(r"^\| `\[(\w+)\]` \| (.*) \|$", page, flags=re.MULTILINE))
+    assert set(rows) == set(Experiment.model_fields)
+    for each in SETTINGS.values():
+        if each.section != "network":
+            assert f"`{each.key}`" in rows[each.section]
+
+
 def test_the_page_lists_the_network_s_settings() -> None:
     page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    page = page.partition("## The virtual network")[2]
     rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", page, flags=re.MULTILINE))
     listed = {
         name: None if default == "none" else float(default.replace(",", ""))
@@ -706,7 +716,7 @@ def test_ctrl_c_says_how_to_go_on(long_run: tuple[subprocess.Popen[str], Path]) 
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in stderr
-    assert f"go on with: adcs compare --resume '{folder}'" in stderr
+    assert f"resume with: adcs compare --resume '{folder}'" in stderr
     assert json.loads(lines.read_text().splitlines()[0])["server_round"] == 0
 
 
@@ -720,7 +730,7 @@ def test_sigterm_ends_like_ctrl_c(
     _, stderr = process.communicate(timeout=60)  # Workers hold its pipes until they end.
     assert process.returncode == 128 + signal.SIGTERM
     said = [line for line in stderr.splitlines() if not line.startswith("compare: ")]
-    sentence = f"adcs: stopped; nothing is lost, go on with: adcs compare --resume '{folder}'"
+    sentence = f"adcs: stopped; nothing is lost, resume with: adcs compare --resume '{folder}'"
     assert said == [f"results go to {folder}", sentence]  # No word of leaked semaphores.
     assert json.loads(lines.read_text().splitlines()[0])["server_round"] == 0
 
@@ -733,7 +743,7 @@ def test_a_run_that_another_process_runs_is_left_alone(
     begun = time.monotonic()
     sentence = refused(adcs("compare", "--resume", folder))
     assert sentence == (
-        f"adcs: {folder} is in use: another process is running it; let it end, or stop it first"
+        f"adcs: {folder} is in use: another process is running it; wait for it, or stop it first"
     )
     assert time.monotonic() - begun < 8
     assert process.poll() is None

@@ -230,7 +230,7 @@ def test_thirty_thousand_clients() -> None:
     [
         ("dirichlett", 4, {}, "'dirichlett' is no kind of partition; did you mean dirichlet?"),
         ("zzz", 4, {}, "there are by-class, dirichlet, shards, iid"),
-        ("iid", 4, {"alpha": 1.0}, "'alpha' is no setting of iid; it takes sizes"),
+        ("iid", 4, {"alpha": 1.0}, "'alpha' is no setting of iid; there are sizes"),
         ("dirichlet", 4, {}, "a dirichlet partition needs alpha"),
         ("dirichlet", 4, {"alpha": 0.0}, "alpha is 0.0"),
         ("dirichlet", 4, {"alpha": float("nan")}, "alpha is nan"),

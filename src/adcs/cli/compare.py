@@ -1,4 +1,4 @@
-"""adcs compare: schedulers side by side, on any data, at any setting."""
+"""adcs compare: run schedulers side by side and report the results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from adcs.cli.console import progress, say, shout, show_table
+from adcs.cli.console import progress, show_status, show_table, show_warning
 from adcs.cli.errors import guarded, resumable
 from adcs.cli.options import check_folder, merged, open_run, panel_option, takes_settings
 from adcs.experiments import tables
@@ -20,7 +20,7 @@ from adcs.run_folder import RunFolder, next_folder
 from adcs.simulation.datasets import Dataset, DataUnavailable
 
 SHOWN = 10
-"""Labels that are named."""
+"""Number of class labels that are listed."""
 
 
 @guarded
@@ -90,12 +90,12 @@ def compare(
         path = out or next_folder(Path("runs"), name)
         folder = create_run(path, experiment, dataset, notes=notes)
         if dataset.labels:
-            say(f"the labels of the data are {listed(dataset.label_names)}")
+            show_status(f"the labels of the data are {listed(dataset.label_names)}")
     _run(folder, experiment, notes, jobs)
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names in words; of many, the first ones.
+    """Return names as a list in words, shortened if there are many.
 
     >>> listed(["cat", "dog"]), listed([str(label) for label in range(100)])
     ('cat, dog', '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 90 more')
@@ -107,14 +107,14 @@ def listed(names: Sequence[str]) -> str:
 def _with_data(
     experiment: Experiment, fallback: str | None
 ) -> tuple[Experiment, Dataset, list[str]]:
-    """Load the data, or what to fall back on if that is wanted."""
+    """Load the data, or the fallback if there is one and the data is unavailable."""
     try:
         return experiment, experiment.dataset(), []
     except DataUnavailable as error:
         if fallback is None:
             raise
-        say(str(error))
-        shout(f"{experiment.data.name} is unavailable: this run is on {fallback} instead")
+        show_status(str(error))
+        show_warning(f"{experiment.data.name} is unavailable: this run is on {fallback} instead")
         note = (
             f"{experiment.data.name} is unavailable, so this run is on {fallback}: its numbers are "
             "not the paper's."
@@ -125,7 +125,7 @@ def _with_data(
 
 def _run(folder: RunFolder, experiment: Experiment, notes: list[str], jobs: int | None) -> None:
     with resumable(folder.path, f"adcs compare --resume {shlex.quote(str(folder.path))}"):
-        say(f"results go to {folder.path}")
+        show_status(f"results go to {folder.path}")
         with progress("compare") as report:
             run_experiment(folder, experiment, jobs=jobs, progress=report)
         checked_records(folder, experiment)
@@ -133,12 +133,12 @@ def _run(folder: RunFolder, experiment: Experiment, notes: list[str], jobs: int 
         files = write_report(folder, experiment, notes)
     show_results(results(folder, experiment), experiment)
     for note in notes:
-        shout(note)
-    say(f"{len(files)} files: {folder.path}/summary.md and {folder.path}/figures")
+        show_warning(note)
+    show_status(f"{len(files)} files: {folder.path}/summary.md and {folder.path}/figures")
 
 
 def show_results(rows: Sequence[Row], experiment: Experiment) -> None:
-    """Print the table of a comparison, and differences where there are intervals for them."""
+    """Print the table of a comparison and, with several seeds, the paired differences."""
     title = "Mean of the last tenth of evaluations"
     if experiment.run.seeds >= FEWEST:
         title += f", ± 95 % interval over {experiment.run.seeds} seeds"

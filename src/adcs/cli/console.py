@@ -1,4 +1,4 @@
-"""What is shown in a terminal: progress with the time left, tables, warnings."""
+"""Terminal output: progress with the remaining time, tables, status lines, warnings."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from rich.progress import (
 from rich.table import Table
 
 LOG_SECONDS = 5.0
-"""Time between lines of the plain log."""
+"""Seconds between lines of the plain progress log."""
 
 WIDTH = 160
-"""Columns where the output is no terminal, so that tables are not folded."""
+"""Width of the output in columns where it is not a terminal."""
 
 EDGES = 3
-"""Columns of the terminal that a column of a table takes beside its text."""
+"""Width of borders and padding of a table column."""
 
 Report = Callable[[int, int], None]
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return the console for results or, with stderr, for everything about them."""
+    """Return the console for results (stdout), or for status and warnings (stderr)."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, width=None if stream.isatty() else WIDTH, soft_wrap=stderr)
 
 
 @contextmanager
 def progress(what: str, unit: str = "run-rounds") -> Iterator[Report]:
-    """Show progress on stderr: a live bar on a terminal, a plain line every few seconds otherwise.
+    """Show progress on stderr: a live bar on a terminal, else a line every few seconds.
 
-    Yields a function to call with the amount done and the total.
+    Yields a function that takes the amount done and the total.
     """
     if sys.stderr.isatty():
         with _bar(what) as report:
@@ -68,23 +68,23 @@ def _bar(what: str) -> Iterator[Report]:
 def plain_log(
     what: str, unit: str, clock: Callable[[], float] = time.monotonic
 ) -> Callable[[int, int], None]:
-    """Return a function that writes a line to stderr every few seconds, and one at the end."""
+    """Return a function that writes progress to stderr every few seconds, and at the end."""
     start = clock()
-    state = {"said": start, "first": -1.0, "ended": 0.0}
+    state = {"written": start, "first": -1.0, "ended": 0.0}
 
     def report(done: int, total: int) -> None:
         now = clock()
         if state["first"] < 0:
             state["first"] = float(done)
         ended = done >= total
-        if state["ended"] or (now - state["said"] < LOG_SECONDS and not ended):
+        if state["ended"] or (now - state["written"] < LOG_SECONDS and not ended):
             return
-        state["said"], state["ended"] = now, float(ended)
-        gone = done - state["first"]
-        left = (now - start) * (total - done) / gone if gone > 0 else float("nan")
+        state["written"], state["ended"] = now, float(ended)
+        progressed = done - state["first"]
+        left = (now - start) * (total - done) / progressed if progressed > 0 else float("nan")
         time_left = "" if ended or left != left else f", {left:.0f} s left"
-        share = 100 * done // max(total, 1)
-        line = f"{what}: {share} % ({done:,} of {total:,} {unit}), {now - start:.0f} s{time_left}"
+        percent = 100 * done // max(total, 1)
+        line = f"{what}: {percent} % ({done:,} of {total:,} {unit}), {now - start:.0f} s{time_left}"
         print(line, file=sys.stderr, flush=True)
 
     return report
@@ -95,9 +95,9 @@ def show_table(
 ) -> None:
     """Print a table; the first column is text, the others are numbers, or text as well.
 
-    Where it is too wide, text folds. Of numbers the heads fold between words, and columns that
-    still have no place go into further tables. The first column, which says what a line is about,
-    is in every one, and folds beyond half of the width only. A table without lines is not printed.
+    If it is too wide, text wraps. In tables of numbers, headers wrap between words, and columns
+    that still do not fit go into further tables. The first column is repeated in each of them, and
+    wraps only beyond half of the width. A table without rows is not printed.
     """
     if not rows:
         return
@@ -121,28 +121,28 @@ def show_table(
         out.print(table)
 
 
-def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return which columns beside the first go into each table, in their order.
+def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Return the columns, besides the first, of each table.
 
-    >>> _parts([6, 10, 10, 10], room=40)
+    >>> _parts([6, 10, 10, 10], width=40)
     [[1, 2], [3]]
     """
     parts: list[list[int]] = [[]]
     start = used = widths[0] + EDGES + 1
-    for i, width in enumerate(widths[1:], start=1):
-        if parts[-1] and used + width + EDGES > room:
+    for i, column in enumerate(widths[1:], start=1):
+        if parts[-1] and used + column + EDGES > width:
             parts.append([])
             used = start
         parts[-1].append(i)
-        used += width + EDGES
+        used += column + EDGES
     return parts
 
 
-def say(text: str) -> None:
-    """Print a line about the work, to stderr, as it is."""
+def show_status(text: str) -> None:
+    """Print a status line to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
-def shout(text: str) -> None:
-    """Print a line that nobody should miss."""
+def show_warning(text: str) -> None:
+    """Print a warning to stderr, highlighted."""
     console(stderr=True).print(f" {text} ", style="bold white on red", markup=False)

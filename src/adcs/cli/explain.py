@@ -1,4 +1,4 @@
-"""adcs explain: why a cohort was chosen."""
+"""adcs explain: why a cohort was selected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from adcs._types import ClientId
-from adcs.cli.console import progress, say, shout, show_table
+from adcs.cli.console import progress, show_status, show_table, show_warning
 from adcs.cli.errors import guarded
 from adcs.cli.options import open_run
 from adcs.experiments import explain as explanation
@@ -26,18 +26,19 @@ from adcs.schedulers.static_dpp import StaticDPP
 
 @guarded
 def explain(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
     server_round: Annotated[
         int,
-        typer.Option("--round", min=0, help="The round, counted from 0, in Flower's runs from 1."),
+        typer.Option("--round", min=0, help="Round, counted from 0; in Flower's runs from 1."),
     ],
-    seed: Annotated[int | None, typer.Option(help="The seed; the first by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; the first by default.")] = None,
     scheduler: Annotated[
-        str | None, typer.Option(help="Its label; the first determinantal one by default.")
+        str | None,
+        typer.Option(help="Label; the first determinantal scheduler by default."),
     ] = None,
-    client: Annotated[str | None, typer.Option(help="Say it of this client alone.")] = None,
+    client: Annotated[str | None, typer.Option(help="Explain this client only.")] = None,
 ) -> None:
-    """Say why a round's cohort was chosen, and why the other clients were left out."""
+    """Explain why a round's cohort was selected, and why the other clients were not."""
     folder = open_run(run)
     if folder.config.get("engine") == "flower":
         if seed is not None or scheduler is not None:
@@ -45,7 +46,7 @@ def explain(
                 f"{run} is a run of Flower's, with one scheduler and no seeds: "
                 "--seed and --scheduler do not go with it"
             )
-        _recorded(folder, server_round, client)
+        _print_recorded(folder, server_round, client)
         return
     experiment = experiment_of(folder)
     checked_records(folder, experiment)
@@ -64,11 +65,11 @@ def explain(
             experiment, seed, label, server_round, report, fingerprint=held
         )
     _check(folder, label, seed, evaluated, counts)
-    _tell(choice, f"{label}, seed {seed}, round {server_round}", server_round, number)
+    _print_choice(choice, f"{label}, seed {seed}, round {server_round}", server_round, number)
 
 
-def _tell(choice: Choice, title: str, server_round: int, client: ClientId | None) -> None:
-    """Show a choice, or say of one client why it was chosen or not."""
+def _print_choice(choice: Choice, title: str, server_round: int, client: ClientId | None) -> None:
+    """Print the explanation of a selection, or of one client."""
     typer.echo(f"{title}: clients {', '.join(map(str, choice.cohort.clients))}")
     if client is not None:
         typer.echo(explanation.sentence(choice, client))
@@ -76,13 +77,13 @@ def _tell(choice: Choice, title: str, server_round: int, client: ClientId | None
     if choice.theta is not None:
         oldest = choice.cohort.diagnostics.get("oldest_report", server_round)
         typer.echo(
-            f"Each pick has the largest θ q + (1-θ) log r² at its turn, θ = {choice.theta:g}; r is "
-            f"what its update has outside the span of earlier picks. The oldest report is of "
-            f"round {oldest}."
+            f"Each pick maximises θ q + (1-θ) log r² at its turn, θ = {choice.theta:g}; r is the "
+            f"part of its update outside the span of earlier picks. The oldest report is of round "
+            f"{oldest}."
         )
     if waited := choice.cohort.diagnostics.get("waited"):
         late = ", ".join(map(str, waited))
-        typer.echo(f"Chosen before all others, because they had waited for too long: {late}.")
+        typer.echo(f"Selected first, because they had waited for too long: {late}.")
     found = explanation.tables(choice)
     if choice.explanation is not None and choice.explanation.left_out:
         typer.echo(explanation.REASONS)
@@ -113,7 +114,7 @@ def _number(client: str, clients: int) -> ClientId:
 
 
 def _check(folder: RunFolder, label: str, seed: int, server_round: int, counts: list[int]) -> None:
-    """Warn if the replay is not the run: another version of NumPy or another processor."""
+    """Warn if the replay differs from the run: another NumPy or processor rounds differently."""
     for record in folder.records():
         if (record["scheduler"], record["seed"], record["server_round"]) == (
             label,
@@ -121,15 +122,15 @@ def _check(folder: RunFolder, label: str, seed: int, server_round: int, counts: 
             server_round,
         ):
             if "counts" in record and record["counts"] != counts:
-                shout(
+                show_warning(
                     f"the replay differs from the run's record at round {server_round}: this "
                     "machine or its NumPy rounds differently, so what follows is about the replay"
                 )
             return
-    say(f"the run has no record of round {server_round} to check the replay against")
+    show_status(f"the run has no record of round {server_round} to check the replay against")
 
 
-def _recorded(folder: RunFolder, server_round: int, client: str | None) -> None:
+def _print_recorded(folder: RunFolder, server_round: int, client: str | None) -> None:
     lines = [line for line in folder.lines() if line.record["server_round"] == server_round]
     if not lines:
         held = sorted({record["server_round"] for record in folder.records()})
@@ -137,10 +138,10 @@ def _recorded(folder: RunFolder, server_round: int, client: str | None) -> None:
         raise ValueError(f"{folder.path} has no record of round {server_round}{which}")
     for line in lines:
         with line.reading():
-            _show_recorded(line.record, server_round, client)
+            _print_record(line.record, server_round, client)
 
 
-def _show_recorded(record: Mapping[str, Any], server_round: int, client: str | None) -> None:
+def _print_record(record: Mapping[str, Any], server_round: int, client: str | None) -> None:
     title = f"{record['scheduler']}, round {server_round}"
     if "choice" in record:
         keys = ("chosen", "weights", "normalise", "diagnostics")
@@ -148,7 +149,7 @@ def _show_recorded(record: Mapping[str, Any], server_round: int, client: str | N
         cohort = Cohort(tuple(clients), tuple(weights), normalise, diagnostics)
         choice = from_record(record["choice"], cohort)
         named = (one for one in choice.available if str(one) == client)
-        _tell(choice, title, server_round, next(named, client))
+        _print_choice(choice, title, server_round, next(named, client))
         return
     typer.echo(title)
     if client is not None:

@@ -116,7 +116,7 @@ def _dashed(name: str) -> str:
 
 
 def pairs(text: str, option: str) -> dict[str, Any]:
-    """Return the settings in a text such as "availability=0.8,deadline=30".
+    """Parse a text such as "availability=0.8,deadline=30".
 
     >>> pairs("alpha=0.1, sizes=skewed", "--partition-settings")
     {'alpha': 0.1, 'sizes': 'skewed'}
@@ -138,7 +138,7 @@ def _literal(text: str) -> Any:
 
 
 def schedulers(specs: Sequence[str]) -> dict[str, str]:
-    """Return labels and specs; a spec without a label is its own.
+    """Return specs by label; a spec without a label is its own label.
 
     >>> schedulers(["Uniform", "greedy=ADCS(theta=0.5)", "ADCS(theta=0.2)"])
     {'Uniform': 'Uniform', 'greedy': 'ADCS(theta=0.5)', 'ADCS(theta=0.2)': 'ADCS(theta=0.2)'}
@@ -150,13 +150,13 @@ def schedulers(specs: Sequence[str]) -> dict[str, str]:
         if label in found:
             raise ValueError(f"schedulers must have distinct labels, got {label!r} twice")
         file, call = split(spec)
-        # A file of one's own must be found again by a resume from elsewhere.
+        # A resume from another directory must find the file again.
         found[label] = f"{Path(file).resolve()}:{call}" if file.endswith(".py") else spec
     return found
 
 
 def sizes(text: str, option: str) -> list[int]:
-    """Return the sizes in a text such as "64,32"; an empty text is none.
+    """Parse sizes such as "64,32"; an empty text is no size.
 
     >>> sizes("64,32", "--hidden"), sizes("", "--hidden")
     ([64, 32], [])
@@ -168,7 +168,7 @@ def sizes(text: str, option: str) -> list[int]:
 
 
 def absolute(data: str) -> str:
-    """Return the name of a data set, or the full path of a file: a resume may be elsewhere.
+    """Return the name of a data set, or the absolute path of a file, for a resume from anywhere.
 
     >>> absolute("digits"), Path(absolute("mine.npz")).is_absolute()
     ('digits', True)
@@ -177,7 +177,7 @@ def absolute(data: str) -> str:
 
 
 def open_run(path: Path) -> RunFolder:
-    """Open a run folder; where there is no folder, say which one may have been meant.
+    """Open a run folder; the error for a missing one suggests a similar name.
 
     >>> open_run(Path("runs/none"))
     Traceback (most recent call last):
@@ -192,7 +192,7 @@ def open_run(path: Path) -> RunFolder:
 
 
 def check_folder(data: str, folder: str | Path | None, option: str = "--data-folder") -> None:
-    """Refuse a folder to look for files in where the data has none to look for.
+    """Raise ValueError if a data folder is given for data that is not read from files.
 
     >>> check_folder("fashion-mnist", "images")
     >>> check_folder("digits", "images")
@@ -222,7 +222,7 @@ def merged(config: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _beside(config: Path, data: str) -> str:
-    """Return a file named in a config as seen from the config's folder, where there is one."""
+    """Return the path of a data file, looked up beside the config first."""
     path = config.parent / data
     return str(path.resolve()) if path.suffix == ".npz" and path.exists() else absolute(data)
 

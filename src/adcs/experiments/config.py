@@ -469,6 +469,9 @@ def with_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[
             merged[option] = value
         elif option in TABLES:
             check_value(option, value, Mapping[str, Any] | None)
+            for key in value or {}:
+                if option == "partition_settings" and key in PartitionSettings.model_fields:
+                    raise ValueError(f"{key!r} is no setting of a kind of partition, got {value!r}")
             put(TABLES[option], value or {})
         elif option in SETTINGS:
             put(SETTINGS[option].section, {SETTINGS[option].key: value})

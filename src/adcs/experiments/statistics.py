@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from adcs._types import Float64Array, IndexArray
 
@@ -163,6 +162,8 @@ class Estimate(NamedTuple):
             return None
         if self.mean == 0.0 or self.half == 0.0:
             return 1.0 if self.mean == 0.0 else 0.0
+        from scipy import stats  # Imported here: it takes longer than all else of `adcs --help`.
+
         t = abs(self.mean) / self.half * stats.t.ppf(0.975, self.n - 1)
         return float(2.0 * stats.t.sf(t, self.n - 1))
 
@@ -191,6 +192,8 @@ def estimate(values: Iterable[float], bounds: Bounds = ANY) -> Estimate:
     mean, n, kept = float(x.mean()), int(x.size), tuple(x.tolist())
     if n < FEWEST:
         return Estimate(mean, None, n, kept, bounds)
+    from scipy import stats
+
     half = float(stats.t.ppf(0.975, n - 1) * x.std(ddof=1) / np.sqrt(n))
     return Estimate(mean, half, n, kept, bounds)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import ndtri
 
 from adcs._hashing import uniforms
 from adcs._types import Float64Array, IndexArray
-from adcs.simulation.settings import check_settings, setting
+from adcs.simulation.settings import FORBID_UNKNOWN, check_settings, setting
 
 LONGEST = 10**9
 """The largest number of rounds of a spell."""
@@ -54,6 +55,8 @@ class NetworkSettings:
     spell: int = setting(50, "Rounds that a client is online or away.", ge=1, le=LONGEST)
     dropout: float = setting(0.0, "Probability that a client does not answer.", ge=0, lt=1)
     deadline: float | None = setting(None, "Seconds that the server waits.", gt=0)
+
+    __pydantic_config__: ClassVar = FORBID_UNKNOWN
 
     def __post_init__(self) -> None:
         check_settings(self, "network")

@@ -99,7 +99,8 @@ def check_settings(kind: str, settings: Iterable[str]) -> dict[str, Any]:
     takes = {k: v for k, v in parameters.items() if k not in ("dataset", "clients", "seed")}
     for setting in settings:
         if setting not in takes:
-            raise ValueError(f"{setting!r} is no setting of {name}; it takes {', '.join(takes)}")
+            known = did_you_mean(setting, [*takes, "clients", "kind"])
+            raise ValueError(f"{setting!r} is no setting of {name}; {known}")
     for setting, parameter in takes.items():
         if parameter.default is parameter.empty and setting not in settings:
             raise ValueError(

@@ -18,6 +18,9 @@ MILLION = 10**6
 BOUNDS = {"ge": "minimum", "gt": "above", "le": "maximum", "lt": "below"}
 """Bounds by their names in the metadata, with the names that `check_number` has for them."""
 
+FORBID_UNKNOWN = {"extra": "forbid"}
+"""As `__pydantic_config__` of a dataclass: tables with unknown keys are refused."""
+
 
 def setting(default: Any, help: str, **more: Any) -> Any:
     """Return the dataclass field of a setting; `more` is that of `declare`.

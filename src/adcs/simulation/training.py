@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from adcs._validation import check_choice
 from adcs.simulation.local_training import LOCAL_TRAINING
-from adcs.simulation.settings import MILLION, check_settings, setting
+from adcs.simulation.settings import FORBID_UNKNOWN, MILLION, check_settings, setting
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Training:
     paper_literal_weights: bool = setting(
         False, "Divide weights by m twice, as the paper's text does."
     )
+
+    __pydantic_config__: ClassVar = FORBID_UNKNOWN
 
     def __post_init__(self) -> None:
         check_settings(self, "training")
