@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import adcs
-from adcs.experiments.config import from_dict
+from adcs.experiments.config import Experiment
 from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent, listeners
 from adcs.simulation import SchedulerFailed, Simulation
 
@@ -33,8 +33,8 @@ class Log(Observer):
 
 
 def simulation(**settings: object) -> Simulation:
-    return from_dict(
-        {
+    return Experiment.of(
+        **{
             "data": "synthetic",
             "clients": 20,
             "m": 4,

@@ -12,8 +12,8 @@ from adcs.dpp.greedy import greedy_map_features
 from adcs.dpp.kernel import as_similarity, as_table, unit_rows
 
 
-def test_the_row_furthest_from_length_one_is_named():
-    with pytest.raises(ValueError, match=r"row 1 has length 0\.5"):
+def test_the_row_furthest_from_norm_one_is_named():
+    with pytest.raises(ValueError, match=r"row 1 has norm 0\.5"):
         greedy_map_features([[1.0, 0.0], [0.5, 0.0]], 1, unit=True)
 
 
