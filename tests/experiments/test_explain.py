@@ -382,7 +382,7 @@ def test_without_a_report_it_is_a_draw(kind: type[Scheduler]) -> None:
         assert "this scheduler chooses at random" not in sentence(choice, client)
 
 
-def test_places_may_all_go_to_strangers() -> None:
+def test_slots_may_all_go_to_unknown_clients() -> None:
     scheduler = ADCS()
     scheduler.observe(0, [ClientReport(0, 0, loss=1.0, update=[1.0, 0.0])], "probe")
     choice = explain_choice(scheduler, range(6), scheduler.select(0, range(6), 1))
