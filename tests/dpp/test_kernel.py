@@ -13,7 +13,7 @@ from adcs.dpp.kernel import as_similarity, as_table, unit_rows
 
 
 def test_the_row_furthest_from_length_one_is_named():
-    with pytest.raises(ValueError, match=r"row 1 has length 0\.5"):
+    with pytest.raises(ValueError, match=r"row 1 has norm 0\.5"):
         greedy_map_features([[1.0, 0.0], [0.5, 0.0]], 1, unit=True)
 
 

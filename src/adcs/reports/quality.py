@@ -166,7 +166,7 @@ def qualities(
             values = [raw_quality(report, part) for report in reports]
             missing = [r.client for r, v in zip(reports, values, strict=True) if v is None]
             if missing:
-                raise ValueError(f"client {missing[0]!r} does not report its {part}")
+                raise ValueError(f"client {brief(missing[0])} does not report its {part}")
             total += weight * rescale(np.array(values, dtype=np.float64), scale)
     return total
 
