@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 
 import adcs
 from adcs.dpp.exact import exact_map
+from adcs.dpp.explain import explain
 from adcs.dpp.facility_location import facility_location, pairwise_distances
 from adcs.dpp.greedy import greedy_map, greedy_map_features
 from adcs.dpp.kernel import (
@@ -219,3 +220,14 @@ def test_what_is_a_number_is_taken_for_one(numbers):
     assert adcs.select(np.eye(3), 1, quality=numbers, theta=0.9).tolist() == [1]
     rows = np.array([[x, 1] for x in numbers], dtype=object)
     check_distinct(adcs.select(rows, 2), 3, 2)
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("high", [1e308, 1.7976931348623157e308])
+def test_qualities_further_apart_than_float64_are_explained(theta, high):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = explain(np.eye(3), [0, 1], quality=[high, 0.0, -high], theta=theta)
+    miss = found.left_out[0]
+    assert (miss.row, miss.quality) == (2, -high)
+    assert theta == 0.0 or miss.reason == "quality"
