@@ -146,6 +146,7 @@ MASKED = np.ma.masked_array(np.ones(6), mask=[0, 0, 0, 0, 0, 1])
         ({"groups": [[1], [1], [2], [2], [3], [3]], "caps": 1}, r"hashable, .* got \[1\]"),
         ({"groups": [([],)] * 6, "caps": 1}, r"hashable, .* got \(\[\],\)"),
         ({"groups": np.ones((6, 2)), "caps": 1}, "hashable"),
+        ({"groups": np.full(6, np.nan), "caps": 1}, "a group must be equal to itself, got .*nan"),
         ({"groups": ["x"] * 6, "caps": {"X": 1}}, "caps must name groups of rows, got 'X'"),
         ({"groups": ["x"] * 6, "caps": {10**5000: 1}}, "got a value of type int"),
         ({"groups": ["x"] * 6, "caps": np.timedelta64(1)}, "whole number >= 0, got .*timedelta"),

@@ -49,6 +49,26 @@ def is_int(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
 
 
+def check_label(label: Any) -> None:
+    """Raise ValueError unless a label can name a group: hashable, and equal to itself.
+
+    >>> check_label(float("nan"))
+    Traceback (most recent call last):
+    ...
+    ValueError: a group must be equal to itself, got nan
+    """
+    try:
+        hash(label)
+    except TypeError:
+        raise ValueError(f"a group must be hashable, as strings are, got {brief(label)}") from None
+    try:
+        same = bool(label == label)
+    except Exception:  # as of pandas.NA
+        same = False
+    if not same:  # each NaN would be a group of its own, and evade its cap
+        raise ValueError(f"a group must be equal to itself, got {brief(label)}")
+
+
 def check_number(
     name: str,
     value: Any,
@@ -174,9 +194,11 @@ def iterate(values: Any, name: str, what: str) -> Iterator[Any]:
     ValueError: required must be a list of client ids, got 5
     """
     try:
-        return iter(values)
-    except Exception:
-        raise ValueError(f"{name} must be a list of {what}, got {brief(values)}") from None
+        if not isinstance(values, (str, bytes)):  # a name is no list of letters
+            return iter(values)
+    except Exception:  # not iterable
+        pass
+    raise ValueError(f"{name} must be a list of {what}, got {brief(values)}")
 
 
 def as_numbers(values: ArrayLike, name: str) -> NDArray[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adcs._types import IndexArray
-from adcs._validation import as_array, brief, check_int
+from adcs._validation import as_array, brief, check_int, check_label
 from adcs.dpp.kernel import check_m
 
 
@@ -186,12 +186,7 @@ def _labels(groups: object, n: int) -> list[Hashable]:
     if len(labels) != n:
         raise ValueError(f"{expected}, got {len(labels)}")
     for label in labels:
-        try:
-            hash(label)
-        except TypeError:
-            raise ValueError(
-                f"a group must be hashable, as strings are, got {brief(label)}"
-            ) from None
+        check_label(label)
     return labels
 
 

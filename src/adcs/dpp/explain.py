@@ -190,8 +190,8 @@ def explain(
     scoring = scoring or Scoring.of_kernel(similarity, quality, theta=theta)
     constraints = constraints or Constraints()
     floor = scoring.floor + scoring.kernel_error
-    required = np.isin(chosen, np.asarray(constraints.required, dtype=np.intp))
-    given = constraints.resolve(n, chosen.size).given
+    resolved = constraints.resolve(n, chosen.size)
+    required, given = np.isin(chosen, resolved.required), resolved.given
     squares, own = _residuals(c, chosen, required, given, floor)
     scores = _diversity(squares, theta, floor)
     quality_terms = scoring.quality_term(q)

@@ -380,6 +380,6 @@ def objective(
     """
     theta = check_theta(theta)
     c = as_similarity(similarity)
-    index = np.asarray(subset, dtype=np.intp)
+    index = as_numbers(subset, "subset").astype(np.intp)
     q = as_quality(quality, c.shape[0])
     return combine(log_det(c, index), total(q[index]), theta)

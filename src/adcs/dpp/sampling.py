@@ -122,7 +122,7 @@ def sample_mdpp(
     """
     kernel = _Kernel.of(similarity, quality, theta)
     n = kernel.similarity.shape[0]
-    conditions = Constraints(given=np.asarray(given).tolist()).resolve(n, m).given
+    conditions = Constraints(given=as_array(given, "given").tolist()).resolve(n, m).given
     log_eigenvalues, vectors = kernel.spectrum(conditions)
     _check_rank(m, log_eigenvalues.size)
     table = elementary_symmetric(log_eigenvalues, m)

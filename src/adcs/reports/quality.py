@@ -44,7 +44,8 @@ def check_quality(quality: Quality) -> Quality:
     >>> check_quality("loss")
     'loss'
     """
-    if not callable(quality) and quality not in get_args(QualityName):
+    known = isinstance(quality, str) and quality in get_args(QualityName)
+    if not callable(quality) and not known:
         names = ", ".join(get_args(QualityName))
         raise ValueError(f"quality must be one of {names} or a function, got {brief(quality)}")
     return quality

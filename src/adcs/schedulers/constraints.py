@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from adcs._types import ClientId
-from adcs._validation import brief, check_int, iterate
+from adcs._validation import brief, check_int, check_label, iterate
 from adcs.reports.report import as_client_id
 
 UNKNOWN_GROUP = "unknown"
@@ -48,12 +48,7 @@ class CohortConstraints:
         )
         self.unknown_group = unknown_group
         for label in (unknown_group, *self.groups.values()):
-            try:
-                hash(label)
-            except TypeError:
-                raise ValueError(
-                    f"a group must be hashable, as strings are, got {brief(label)}"
-                ) from None
+            check_label(label)
         if caps is not None and not self.groups:
             raise ValueError("caps need groups: a mapping from client id to group")
         self.caps = self._check_caps(caps)
@@ -70,7 +65,9 @@ class CohortConstraints:
         """Return the caps as ints; raise ValueError if one is of a group that no client is in."""
         if not isinstance(caps, Mapping):
             return None if caps is None else check_int("caps", caps, minimum=0)
-        groups = {*self.groups.values(), self.unknown_group}
+        groups = set(self.groups.values())
+        if self.unknown_group is not None:
+            groups.add(self.unknown_group)
         for label in caps:
             if label not in groups:
                 raise ValueError(
