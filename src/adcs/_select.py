@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
+from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from adcs._types import IndexArray
+from adcs._validation import as_array
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import greedy_map_features
-from adcs.reports.report import Update, flatten
+from adcs.reports.report import Update, flatten, has_dimensions
 
 
 def select(
@@ -43,8 +44,8 @@ def select(
     required
         Indices of clients that must be chosen.
     groups, caps
-        One group label for each client, and how many clients of a group may be chosen: a number,
-        or a mapping from label to number.
+        A list with one group label for each client, and how many clients of a group may be
+        chosen: a number, or a mapping from label to number.
 
     Examples
     --------
@@ -60,10 +61,8 @@ def select(
         If updates are not finite, are zero or have different lengths; if m is outside 1 to N or
         theta outside [0, 1]; if the constraints cannot be met. The message names the value.
     """
-    # Data frames and tensors convert to arrays; other sequences are read row by row.
-    updates = np.asarray(updates) if hasattr(updates, "__array__") else _rows(updates)
     return greedy_map_features(
-        updates,
+        _rows(updates),
         m,
         quality=quality,
         theta=theta,
@@ -72,8 +71,15 @@ def select(
     ).indices
 
 
-def _rows(updates: ArrayLike | Sequence[Update]) -> ArrayLike:
+def _rows(updates: Any) -> ArrayLike:
+    # Data frames and tensors convert to arrays; other sequences are read row by row. Mappings,
+    # sets and bytes are no rows: read as an array, they are refused.
+    whole = (Mapping, Set, str, bytes, bytearray, memoryview)
+    if hasattr(updates, "__array__") or isinstance(updates, whole):
+        return as_array(updates, "updates")
     try:
-        return [flatten(update) for update in updates]  # type: ignore[union-attr]
-    except (TypeError, ValueError):
-        return updates  # type: ignore[return-value]
+        rows = list(updates)
+    except TypeError:
+        return as_array(updates, "updates")
+    vectors = [flatten(row, "updates") for row in rows]
+    return vectors if all(map(has_dimensions, rows)) else as_array(rows, "updates")

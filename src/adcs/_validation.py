@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Iterator
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
@@ -28,7 +29,7 @@ def check_int(
     ...
     ValueError: m must be a whole number >= 1, got 0
     """
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+    if is_int(value):
         number = int(value)
         if (minimum is None or number >= minimum) and (maximum is None or number <= maximum):
             return number
@@ -36,6 +37,36 @@ def check_int(
     if maximum is not None:
         limits = f" <= {maximum}" if minimum is None else f" from {minimum} to {maximum}"
     raise ValueError(f"{name} must be a whole number{limits}, got {brief(value)}")
+
+
+def is_int(value: object) -> bool:
+    """Return whether a value is a whole number: a Python or NumPy int.
+
+    >>> is_int(np.int64(3)), is_int(True), is_int(3.0), is_int(np.timedelta64(3))
+    (True, False, False, False)
+    """
+    # NumPy counts its time differences as integers.
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.timedelta64))
+
+
+def check_label(label: Any) -> None:
+    """Raise ValueError unless a label can name a group: hashable, and equal to itself.
+
+    >>> check_label(float("nan"))
+    Traceback (most recent call last):
+    ...
+    ValueError: a group must be equal to itself, got nan
+    """
+    try:
+        hash(label)
+    except TypeError:
+        raise ValueError(f"a group must be hashable, as strings are, got {brief(label)}") from None
+    try:
+        same = bool(label == label)
+    except Exception:  # as of pandas.NA
+        same = False
+    if not same:  # each NaN would be a group of its own, and evade its cap
+        raise ValueError(f"a group must be equal to itself, got {brief(label)}")
 
 
 def check_number(
@@ -127,10 +158,47 @@ def brief(value: Any) -> str:
     True
     """
     try:
-        text = repr(value)
+        text = re.sub(r"\s*\n\s*", " ", repr(value))
     except Exception:  # an int with more digits than Python prints, or a failing __repr__
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
+    """Return values as an array, or raise ValueError if they cannot be one.
+
+    >>> as_array([[1.0], [2.0, 3.0]], "updates")
+    Traceback (most recent call last):
+    ...
+    ValueError: updates must be numbers in rows of one length
+    """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ValueError(f"{name} must be numbers, got an array with masked entries")
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} must be numbers in rows of one length") from None
+    except Exception as error:  # of an __array__, as of a tensor that requires a gradient
+        reason = brief(str(error))
+        raise ValueError(
+            f"{name} must be numbers, got a {type(values).__name__} that is no array: {reason}"
+        ) from None
+
+
+def iterate(values: Any, name: str, what: str) -> Iterator[Any]:
+    """Return an iterator over values, or raise ValueError if they are no list.
+
+    >>> iterate(5, "required", "client ids")
+    Traceback (most recent call last):
+    ...
+    ValueError: required must be a list of client ids, got 5
+    """
+    try:
+        if not isinstance(values, (str, bytes)):  # a name is no list of letters
+            return iter(values)
+    except Exception:  # not iterable
+        pass
+    raise ValueError(f"{name} must be a list of {what}, got {brief(values)}")
 
 
 def as_numbers(values: ArrayLike, name: str) -> NDArray[Any]:
@@ -143,10 +211,7 @@ def as_numbers(values: ArrayLike, name: str) -> NDArray[Any]:
     ...
     ValueError: quality must be numbers, got '1.0' of type <U3
     """
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} must be numbers in rows of one length") from None
+    array = as_array(values, name)
     if array.dtype in (np.float32, np.float64):
         return array
     if array.dtype.kind == "O":
@@ -155,7 +220,8 @@ def as_numbers(values: ArrayLike, name: str) -> NDArray[Any]:
             raise ValueError(f"{name} must be numbers, got {brief(array.flat[found.index(None)])}")
         return np.array(found, dtype=np.float64).reshape(array.shape)
     if array.dtype.kind not in "fiub":
-        what = f"{brief(array.flat[0].item()) if array.size else None} of type {array.dtype}"
+        first = array.ravel()[:1].tolist()
+        what = f"{brief(first[0]) if first else None} of type {array.dtype}"
         raise ValueError(f"{name} must be numbers, got {what}")
     with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinite
         return array.astype(np.float64)

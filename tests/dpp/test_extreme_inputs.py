@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import adcs
+from adcs.dpp.constraints import Constraints
 from adcs.dpp.exact import exact_map
+from adcs.dpp.explain import explain
 from adcs.dpp.facility_location import facility_location, pairwise_distances
 from adcs.dpp.greedy import greedy_map, greedy_map_features
 from adcs.dpp.kernel import (
@@ -219,3 +221,38 @@ def test_what_is_a_number_is_taken_for_one(numbers):
     assert adcs.select(np.eye(3), 1, quality=numbers, theta=0.9).tolist() == [1]
     rows = np.array([[x, 1] for x in numbers], dtype=object)
     check_distinct(adcs.select(rows, 2), 3, 2)
+
+
+class NoArray:
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("call detach() first")
+
+
+@pytest.mark.parametrize("bad", [NoArray(), [[0], [1, 2]], ["x" * 10_000]], ids=str)
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda bad: explain(np.eye(3), bad), "indices"),
+        (lambda bad: explain(np.eye(3), [0], constraints=Constraints(required=bad)), "required"),
+        (lambda bad: objective(np.eye(3), bad), "subset"),
+        (lambda bad: log_probability(np.eye(3), bad), "subset"),
+        (lambda bad: sample_mdpp(np.eye(3), 1, rng=np.random.default_rng(0), given=bad), "given"),
+        (lambda bad: greedy_map(bad, 1), "similarity"),
+        (lambda bad: adcs.ADCS(quality=np.array(["loss", "x" * 10_000])), "quality"),
+    ],
+)
+def test_what_is_no_array_is_named(call, name, bad):
+    with pytest.raises(ValueError, match=f"^{name} must ") as caught:
+        call(bad)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("high", [1e308, 1.7976931348623157e308])
+def test_qualities_further_apart_than_float64_are_explained(theta, high):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = explain(np.eye(3), [0, 1], quality=[high, 0.0, -high], theta=theta)
+    miss = found.left_out[0]
+    assert (miss.row, miss.quality) == (2, -high)
+    assert theta == 0.0 or miss.reason == "quality"

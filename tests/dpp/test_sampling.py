@@ -328,3 +328,17 @@ def test_a_row_that_was_drawn_is_not_drawn_again():
         for step, p in enumerate(rng.offers):
             assert (p[drawn[:step]] == 0.0).all()
             assert p.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_rounded_kernel_gives_no_set_above_its_rank(seed, rank):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((5, rank))
+    c = similarity(unit_rows(rows)).astype(np.float32)
+    quality = 300.0 * rng.integers(0, 2, 5)
+    for subset in subsets(5):
+        log_p = log_probability(c, list(subset), quality=quality, theta=0.8)
+        assert log_p <= 1e-6
+        if len(subset) > rank:
+            assert log_p == -np.inf

@@ -171,7 +171,9 @@ def test_reasons_are_what_the_search_would_do(problem) -> None:
         free |= len(constraints.required) == m
         caps = constraints.caps
         if caps is not None:
-            caps = {g: caps.get(g, n) if isinstance(caps, dict) else caps for g in range(3)}
+            caps = {
+                g: caps.get(g, n) if isinstance(caps, dict) else caps for g in constraints.groups
+            }
             taken = [constraints.groups[i] for i in constraints.required]
             free |= taken.count(constraints.groups[row]) >= caps[constraints.groups[row]]
             caps[constraints.groups[near]] -= 1

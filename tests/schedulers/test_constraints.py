@@ -97,7 +97,18 @@ def test_unknown_required_clients_count_towards_the_cap_of_their_group():
         ({"groups": {1.5: "a"}}, r"groups must name clients by ints or strings, got 1\.5"),
         ({"groups": {1: ["a"]}}, r"a group must be hashable, .* got \['a'\]"),
         ({"unknown_group": ["a"]}, r"a group must be hashable, .* got \['a'\]"),
+        ({"unknown_group": (["a"],)}, r"a group must be hashable, .* got \(\['a'\],\)"),
         ({"required": [(1, 2)]}, r"required must name clients .* got \(1, 2\)"),
+        ({"required": 5}, "required must be a list of client ids, got 5"),
+        ({"required": "site-1"}, "required must be a list of client ids, got 'site-1'"),
+        ({"required": None}, "required must be a list of client ids, got None"),
+        ({"required": [np.timedelta64(1)]}, "required must name clients .*timedelta64"),
+        ({"groups": {0: "x"}, "caps": {"X": 1}}, "caps must name groups .* got 'X'"),
+        ({"groups": {1: 1}, "caps": {1: None, 2: 1}}, "caps must name groups .* got 2"),
+        ({"groups": {0: "x"}, "caps": np.timedelta64(1)}, "caps must be a whole number >= 0"),
+        ({"groups": {0: "x"}, "caps": {None: 1}, "unknown_group": None}, "caps must name groups"),
+        ({"groups": {0: float("nan")}}, "a group must be equal to itself, got nan"),
+        ({"groups": {0: "x"}, "caps": "1"}, "caps must be a whole number >= 0, got '1'"),
     ],
 )
 def test_invalid_constraints_raise(settings, named):
@@ -112,6 +123,27 @@ def test_ids_in_constraints_become_plain():
     chosen = scheduler.select(0, range(3), 2).clients
     assert {type(client) for client in chosen} == {int}
     assert set(chosen) == {0, 2}
+
+
+def test_a_known_client_in_the_unknown_group_does_not_lift_its_cap():
+    for clients in (["a", "b"], [0, 2, 3, 4]):
+        scheduler = adcs.ADCS(groups={0: "unknown", 1: "g"}, caps={"g": 1})
+        assert len(scheduler.select(0, clients, 4).clients) == 1
+    unlimited = adcs.ADCS(groups={0: "unknown", 1: "g"}, caps={"g": 1, "unknown": None})
+    assert len(unlimited.select(0, [0, 2, 3, 4], 4).clients) == 4
+
+
+def test_a_group_without_limit_beside_one_with_a_cap():
+    scheduler = adcs.ADCS(groups={1: 1, 2: 2}, caps={1: None, 2: 1})
+    assert len(scheduler.select(0, [1, 5, 6], 3).clients) == 2
+
+
+@pytest.mark.parametrize("cap", [np.int64(1), np.uint8(1)])
+def test_caps_of_numpy_become_plain(cap):
+    for caps in (cap, {"a": cap}):
+        scheduler = adcs.ADCS(groups={0: "a", 1: "a"}, caps=caps)
+        assert len(scheduler.select(0, [0, 1], 2).clients) == 1
+        assert "np." not in repr(scheduler)
 
 
 def test_caps_need_groups():

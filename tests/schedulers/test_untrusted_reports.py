@@ -18,6 +18,7 @@ import adcs
 from adcs import ClientReport
 from adcs._serialization import pack, unpack
 from adcs.reports.sketch import Sketch
+from adcs.reports.table import ReportTable
 
 SKETCH = adcs.Sketcher(size=8)
 SCHEDULERS = {
@@ -185,3 +186,91 @@ def test_values_of_any_valid_magnitude_are_computed_with(name, seed, sizes):
         if isinstance(scheduler, adcs.LiveADCS):
             assert np.isfinite(scheduler.loss_tracker.loss).all()
         pack(scheduler.state())
+
+
+class NoArray:
+    """Like a tensor that requires a gradient: its conversion to an array fails."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("call detach() first")
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ClientReport(1, 0, loss=1.0, update=NoArray()),
+        ClientReport(1, 0, loss=1.0, update=[NoArray()]),
+        ClientReport(1, 0, loss=1.0, update=np.ma.masked_array([1.0, 2.0], mask=[0, 1])),
+        ClientReport(1, 0, loss=1.0, update=[np.ma.masked_array([1.0, 2.0], mask=[0, 1])]),
+        ClientReport(1, 0, loss=1.0, update={0: 1.0, 1: 2.0}),
+        ClientReport(1, 0, loss=1.0, update=np.array(["a", "b"], np.dtypes.StringDType())),
+        ClientReport(1, 0, loss=NoArray()),
+        ClientReport(1, np.timedelta64(0), loss=1.0),
+        ClientReport(np.timedelta64(1), 0, loss=1.0),
+        ClientReport(1, 0, loss=1.0, examples=0.3),
+        ClientReport(1, 0, loss=1.0, examples=np.float32(2.5)),
+    ],
+    ids=lambda bad: f"{bad.client!r} {bad.server_round!r} {bad.update!r:.30} {bad.examples!r}",
+)
+def test_a_report_of_a_wrong_kind_is_refused_alone(name, bad):
+    scheduler = SCHEDULERS[name]()
+    good = ClientReport(0, 0, loss=1.0, update=[1.0, 2.0], examples=3.0)
+    source = "training" if "training" in scheduler.observed_sources else "probe"
+    if source not in scheduler.observed_sources:
+        source = next(iter(scheduler.observed_sources))
+    scheduler.observe(0, [bad, good], source)
+    cohort = scheduler.select(0, [0, 1], 1)
+    assert len(cohort.diagnostics["refused"]) == 1
+    assert scheduler.reports[0].examples == 3
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_large_float32_updates_give_no_warning(name):
+    scheduler = SCHEDULERS[name]()
+    updates = np.array([[1e25, 1.0], [1.0, 1e29], [1e25, 1e25]], np.float32)
+    reports = [ClientReport(c, 0, loss=1.0, update=row) for c, row in enumerate(updates)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for source in sorted(scheduler.observed_sources):
+            scheduler.observe(0, reports, source)
+        assert scheduler.select(0, [0, 1, 2], 2).diagnostics["refused"] == []
+
+
+def test_the_norm_of_a_large_float32_update_is_exact():
+    report = ClientReport(0, 0, update=np.array([3e25, 4e25], np.float32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert report.update_norm == pytest.approx(5e25, rel=1e-6)
+
+
+def test_a_column_of_counts_that_are_not_whole_is_refused():
+    table = ReportTable((0, 1), 0, loss=np.ones(2), examples=np.array([0.3, 2.0]))
+    scheduler = adcs.ADCS()
+    scheduler.observe(0, table, "probe")
+    refused = scheduler.select(0, [0, 1], 1).diagnostics["refused"]
+    assert refused == [{"client": 0, "reason": "examples must be a whole number, got 0.3"}]
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda s: s.observe(0, None, "probe"), "reports must be a list of ClientReport, got None"),
+        (lambda s: s.observe(0, ClientReport(0, 0), "probe"), "reports must be a list"),
+        (lambda s: s.observe(0, [], np.array(["probe", "x"])), "source must be one of"),
+        (lambda s: s.observe(0, [], None), "source must be one of .* got None"),
+        (lambda s: s.observe(0, [], "porbe"), "did you mean probe"),
+        (lambda s: s.select(0, None, 2), "client ids must be a list"),
+        (lambda s: s.request(0, 7, 2), "client ids must be a list .* got 7"),
+        (lambda s: s.select(0, [1, 2], 2, pending=None), "pending must be a list .* got None"),
+        (lambda s: s.select(np.timedelta64(0), [1, 2], 2), "server_round must be a whole number"),
+        (lambda s: s.select(0, [np.timedelta64(1)], 2), "client ids must be ints or strings"),
+        (lambda s: s.select(0, [10**5000] * 2, 2), "got a value of type int more than once"),
+        (lambda s: s.select(0, ["x" * 10_000] * 2, 2), r"got 'x{59}\.\.\. more than once"),
+        (lambda s: type(s)(seed=np.timedelta64(1)), "seed must be a whole number"),
+    ],
+)
+@pytest.mark.parametrize("make", [adcs.ADCS, adcs.LiveADCS, adcs.OCS])
+def test_calls_with_a_wrong_kind_raise_a_sentence(make, call, named):
+    with pytest.raises(ValueError, match=named):
+        call(make())

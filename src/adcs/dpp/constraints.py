@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adcs._types import IndexArray
-from adcs._validation import check_int
+from adcs._validation import as_array, brief, check_int, check_label
 from adcs.dpp.kernel import check_m
 
 
@@ -25,10 +25,11 @@ class Constraints:
     required
         Indices of the rows that must be chosen; they are picked first.
     groups
-        One label for each of the n rows (a site, an operator); None means no groups.
+        A list with one label for each of the n rows (a site, an operator); None means no groups.
     caps
         At most this many from each group: one number for all groups, or a mapping from label
-        to number in which a group that is not named has no cap.
+        to number in which a group that is not named has no cap. Each label that the mapping names
+        must be the label of a row.
     given
         Indices of rows that are chosen already. They are in the determinant and count towards
         caps, are never returned, and need not be candidates; m counts the other rows.
@@ -51,8 +52,8 @@ class Constraints:
         return not (
             self.candidates is None
             and self.caps is None
-            and np.size(self.required) == 0
-            and np.size(self.given) == 0
+            and _is_empty(self.required)
+            and _is_empty(self.given)
         )
 
     def resolve(self, n: int, m: int) -> ResolvedConstraints:
@@ -102,22 +103,26 @@ class Constraints:
     def _caps(self, n: int) -> tuple[IndexArray, IndexArray]:
         if self.caps is None:
             return np.zeros(n, dtype=np.intp), np.array([n], dtype=np.intp)
-        if self.groups is None or len(self.groups) != n:
-            given = "none" if self.groups is None else str(len(self.groups))
-            raise ValueError(f"caps need groups, one label for each of the {n} rows, got {given}")
         order: dict[Hashable, int] = {}
         codes = np.fromiter(
-            (order.setdefault(label, len(order)) for label in list(self.groups)),
+            (order.setdefault(label, len(order)) for label in _labels(self.groups, n)),
             dtype=np.intp,
             count=n,
         )
+        if isinstance(self.caps, Mapping):
+            for label in self.caps:
+                if label not in order:
+                    raise ValueError(f"caps must name groups of rows, got {brief(label)}")
         values = [
             self.caps.get(label, n) if isinstance(self.caps, Mapping) else self.caps
             for label in order
         ]
-        for label, value in zip(order, values, strict=True):
-            check_int(f"the cap of group {label!r}", value, minimum=0)
-        return codes, np.asarray(values, dtype=np.intp)
+        checked = [
+            # A cap above n is no limit, and may be more than an array holds.
+            min(check_int(f"the cap of group {brief(label)}", value, minimum=0), n)
+            for label, value in zip(order, values, strict=True)
+        ]
+        return codes, np.asarray(checked, dtype=np.intp)
 
 
 @dataclass(frozen=True)
@@ -159,14 +164,43 @@ def _unconstrained(n: int) -> ResolvedConstraints:
     return ResolvedConstraints(allowed, none, codes, caps, none)
 
 
+def _is_empty(values: ArrayLike) -> bool:
+    try:
+        return np.size(values) == 0
+    except Exception:  # no array; `_indices` says why
+        return False
+
+
+def _labels(groups: object, n: int) -> list[Hashable]:
+    """Return the labels of n rows, or raise ValueError unless groups is a list of them."""
+    if groups is None:
+        raise ValueError(f"caps need groups, one label for each of the {n} rows, got none")
+    expected = f"groups must be a list of labels, one for each of the {n} rows"
+    # The keys of a mapping, and the items of a set, are in no order of rows.
+    if isinstance(groups, (Mapping, Set)) or not hasattr(groups, "__len__"):
+        raise ValueError(f"{expected}, got {brief(groups)}")
+    try:
+        labels: list[Hashable] = list(groups)  # type: ignore[call-overload]
+    except Exception:
+        raise ValueError(f"{expected}, got {brief(groups)}") from None
+    if len(labels) != n:
+        raise ValueError(f"{expected}, got {len(labels)}")
+    for label in labels:
+        check_label(label)
+    return labels
+
+
 def _indices(values: ArrayLike, n: int, name: str) -> IndexArray:
-    array = np.asarray(values)
+    try:
+        array = as_array(values, name)
+    except ValueError:
+        raise ValueError(f"{name} must be a list of row indices, got {brief(values)}") from None
     if array.dtype == bool and array.shape == (n,):
         return np.flatnonzero(array)
     if array.size == 0:
         return np.empty(0, dtype=np.intp)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ValueError(f"{name} must be a list of row indices, got {values!r}")
+        raise ValueError(f"{name} must be a list of row indices, got {brief(values)}")
     bad = array[(array < 0) | (array >= n)]
     if bad.size:
         raise ValueError(f"{name} must lie between 0 and {n - 1}, got {bad[0]}")

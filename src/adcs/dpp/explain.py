@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adcs._types import Float64Array, IndexArray
+from adcs._validation import as_array, brief
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import greedy_map_trusted
 from adcs.dpp.kernel import as_quality, as_similarity, check_theta
@@ -189,8 +190,8 @@ def explain(
     scoring = scoring or Scoring.of_kernel(similarity, quality, theta=theta)
     constraints = constraints or Constraints()
     floor = scoring.floor + scoring.kernel_error
-    required = np.isin(chosen, np.asarray(constraints.required, dtype=np.intp))
-    given = constraints.resolve(n, chosen.size).given
+    resolved = constraints.resolve(n, chosen.size)
+    required, given = np.isin(chosen, resolved.required), resolved.given
     squares, own = _residuals(c, chosen, required, given, floor)
     scores = _diversity(squares, theta, floor)
     quality_terms = scoring.quality_term(q)
@@ -206,7 +207,7 @@ def explain(
         picks.append(Pick(row, float(q[row]), gain, score, one, near))
     totals = scores + quality_terms
     winners = totals[np.arange(chosen.size), chosen][:, None]
-    behind = winners - totals
+    behind = _difference(winners, totals)
     lost = np.where(
         np.abs(behind) <= EXPLAINED_TIE * np.maximum(1.0, np.abs(winners)), np.inf, behind
     )
@@ -220,10 +221,12 @@ def explain(
     margin = scoring.tie_margin(picked, quality_terms[chosen])
     if theta == 0.0:  # there it is a margin of r^2
         margin = margin / picked
-    quality_lift = scoring.quality_term(np.maximum(q, q[chosen].max())) - quality_terms
-    if_best_quality = competing & (behind - quality_lift < -margin[:, None]) & (quality_lift > 0.0)
+    best_quality = scoring.quality_term(np.maximum(q, q[chosen].max()))
+    quality_lift = _difference(best_quality, quality_terms)
+    still_behind = _difference(behind, quality_lift)
+    if_best_quality = competing & (still_behind < -margin[:, None]) & (quality_lift > 0.0)
     with_quality: NDArray[np.bool_] = np.any(if_best_quality, axis=0)
-    if_orthogonal = winners - quality_terms <= margin[:, None]
+    if_orthogonal = _difference(winners, quality_terms) <= margin[:, None]
     if theta < 1.0:  # while a row adds a direction, the search is not restarted
         if_orthogonal |= ~np.array(own)[:, None]
     if_orthogonal &= opened
@@ -331,12 +334,19 @@ class _Search:
         return table
 
 
+def _difference(one: Float64Array, other: Float64Array) -> Float64Array:
+    """Return one - other; a difference beyond float64 becomes the largest float64."""
+    most = np.finfo(np.float64).max
+    with np.errstate(over="ignore"):
+        return np.clip(one - other, -most, most)
+
+
 def _distinct(indices: ArrayLike, n: int) -> IndexArray:
-    chosen = np.asarray(indices)
+    chosen = as_array(indices, "indices")
     if chosen.ndim != 1 or chosen.size == 0 or chosen.dtype.kind not in "iu":
-        raise ValueError(f"indices must be a list of at least one row, got {indices!r}")
+        raise ValueError(f"indices must be a list of at least one row, got {brief(indices)}")
     if np.unique(chosen).size < chosen.size or chosen.min() < 0 or chosen.max() >= n:
-        raise ValueError(f"indices must be distinct rows from 0 to {n - 1}, got {indices!r}")
+        raise ValueError(f"indices must be distinct rows from 0 to {n - 1}, got {brief(indices)}")
     return chosen.astype(np.intp)
 
 

@@ -47,7 +47,7 @@ def check_m(m: int, n: int) -> int:
     """
     value = check_int("m", m)
     if not 1 <= value <= n:
-        raise ValueError(f"m must lie between 1 and the number of candidates ({n}), got {m}")
+        raise ValueError(f"m must lie between 1 and the number of candidates ({n}), got {brief(m)}")
     return value
 
 
@@ -102,7 +102,7 @@ def as_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
 def _row_lengths(updates: Any) -> list[int]:
     try:
         return sorted({int(np.size(row)) for row in updates})
-    except (TypeError, ValueError):
+    except Exception:  # rows that are no arrays
         return []
 
 
@@ -380,6 +380,6 @@ def objective(
     """
     theta = check_theta(theta)
     c = as_similarity(similarity)
-    index = np.asarray(subset, dtype=np.intp)
+    index = as_numbers(subset, "subset").astype(np.intp)
     q = as_quality(quality, c.shape[0])
     return combine(log_det(c, index), total(q[index]), theta)

@@ -8,15 +8,17 @@ exp(alpha q) may span thousands of orders of magnitude, so eigenvalues are kept 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import lapack, solve_triangular
 
 from adcs._types import Float64Array, IndexArray
+from adcs._validation import as_array, brief
 from adcs.dpp.constraints import Constraints
-from adcs.dpp.greedy import greedy_map
+from adcs.dpp.greedy import greedy_map_trusted
 from adcs.dpp.kernel import as_similarity, log_weights
 from adcs.dpp.tolerances import Scoring
 
@@ -54,8 +56,11 @@ def log_probability(
     -1.386...
     """
     kernel = _Kernel.of(similarity, quality, theta)
-    normaliser = float(np.logaddexp(0.0, kernel.spectrum()[0]).sum())
-    return kernel.log_det(subset) - normaliser
+    log_det = kernel.log_det(subset)
+    log_eigenvalues, _ = kernel.spectrum()
+    if np.size(subset) > log_eigenvalues.size:  # above the rank
+        return -math.inf
+    return log_det - float(np.logaddexp(0.0, log_eigenvalues).sum())
 
 
 def log_probability_mdpp(
@@ -117,7 +122,7 @@ def sample_mdpp(
     """
     kernel = _Kernel.of(similarity, quality, theta)
     n = kernel.similarity.shape[0]
-    conditions = Constraints(given=np.asarray(given).tolist()).resolve(n, m).given
+    conditions = Constraints(given=as_array(given, "given").tolist()).resolve(n, m).given
     log_eigenvalues, vectors = kernel.spectrum(conditions)
     _check_rank(m, log_eigenvalues.size)
     table = elementary_symmetric(log_eigenvalues, m)
@@ -154,14 +159,18 @@ class _Kernel:
     def log_det(self, subset: ArrayLike) -> float:
         """Return log det L_Z, -inf if the rows are linearly dependent."""
         n = self.similarity.shape[0]
-        rows = np.asarray(subset)
+        rows = as_array(subset, "subset")
         if rows.size == 0:
             return 0.0
         if rows.ndim != 1 or rows.dtype.kind not in "iu":
-            raise ValueError(f"subset must be a list of row indices, got {subset!r}")
+            raise ValueError(f"subset must be a list of row indices, got {brief(subset)}")
         if rows.min() < 0 or rows.max() >= n or np.unique(rows).size < rows.size:
-            raise ValueError(f"subset must hold distinct rows from 0 to {n - 1}, got {subset!r}")
-        chosen = greedy_map(self.similarity[np.ix_(rows, rows)], rows.size)
+            raise ValueError(
+                f"subset must hold distinct rows from 0 to {n - 1}, got {brief(subset)}"
+            )
+        # The rounding of C as it was given: float32's is far above that of `similarity`.
+        scoring = replace(self.scoring, theta=0.0)
+        chosen = greedy_map_trusted(self.similarity[np.ix_(rows, rows)], rows.size, scoring)
         return chosen.log_det + 2.0 * float(self.log_weight[rows].sum())
 
     def spectrum(self, given: ArrayLike = ()) -> tuple[Float64Array, Float64Array]:

@@ -19,6 +19,7 @@ from scipy.special import ndtri
 
 from adcs._hashing import GOLDEN, mix
 from adcs._types import Float64Array, FloatArray
+from adcs._validation import as_array, brief
 
 KINDS = ("count", "sparse", "gaussian")
 
@@ -150,12 +151,12 @@ def as_layers(update: ArrayLike | Sequence[ArrayLike], name: str = "update") -> 
     if hasattr(update, "__array__"):
         update = [update]
     elif not isinstance(update, (list, tuple)):
-        raise ValueError(f"{name} must be an array or a list of layers, got {update!r}")
+        raise ValueError(f"{name} must be an array or a list of layers, got {brief(update)}")
     layers = []
     for i, layer in enumerate(update):
         try:
-            array = np.asarray(layer)
-        except (TypeError, ValueError) as error:
+            array = as_array(layer, name)
+        except ValueError as error:
             raise ValueError(f"{name} must be numbers: layer {i} cannot be an array") from error
         if array.dtype.kind not in "fiub":
             raise ValueError(f"{name} must be numbers: layer {i} is an array of {array.dtype}")

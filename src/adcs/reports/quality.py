@@ -44,7 +44,8 @@ def check_quality(quality: Quality) -> Quality:
     >>> check_quality("loss")
     'loss'
     """
-    if not callable(quality) and quality not in get_args(QualityName):
+    known = isinstance(quality, str) and quality in get_args(QualityName)
+    if not callable(quality) and not known:
         names = ", ".join(get_args(QualityName))
         raise ValueError(f"quality must be one of {names} or a function, got {brief(quality)}")
     return quality
@@ -166,7 +167,7 @@ def qualities(
             values = [raw_quality(report, part) for report in reports]
             missing = [r.client for r, v in zip(reports, values, strict=True) if v is None]
             if missing:
-                raise ValueError(f"client {missing[0]!r} does not report its {part}")
+                raise ValueError(f"client {brief(missing[0])} does not report its {part}")
             total += weight * rescale(np.array(values, dtype=np.float64), scale)
     return total
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from adcs._types import ClientId, FloatArray
-from adcs._validation import as_numbers, brief, real
+from adcs._validation import as_numbers, brief, is_int, real
 from adcs.dpp.kernel import row_norms
 from adcs.reports.sketch import Sketch, Sketcher
 
@@ -162,15 +162,27 @@ def has_learning_signal(report: ClientReport) -> bool:
     return any(getattr(report, name) is not None for name in LEARNING_SIGNALS)
 
 
-def flatten(update: Update) -> FloatArray:
+def flatten(update: Update, name: str = "update") -> FloatArray:
     """Return an update, one array or a list of layer arrays, as one vector.
 
     >>> flatten([np.ones((2, 2)), np.zeros(1)])
     array([1., 1., 1., 1., 0.])
     """
-    if isinstance(update, (list, tuple)) and any(np.ndim(layer) for layer in update):
-        return np.concatenate([_float_array(layer, "update").ravel() for layer in update])
-    return _float_array(update, "update").ravel()
+    if isinstance(update, (list, tuple)) and any(map(has_dimensions, update)):
+        return np.concatenate([_float_array(layer, name).ravel() for layer in update])
+    return _float_array(update, name).ravel()
+
+
+def has_dimensions(value: object) -> bool:
+    """Return whether a value is an array, or list, rather than a single number.
+
+    >>> has_dimensions([1.0]), has_dimensions(np.array(1.0))
+    (True, False)
+    """
+    try:
+        return np.ndim(value) > 0  # type: ignore[arg-type]
+    except Exception:  # no array; reading it as numbers says why
+        return True
 
 
 def as_client_id(client: object) -> ClientId | None:
@@ -183,9 +195,7 @@ def as_client_id(client: object) -> ClientId | None:
         return client
     if isinstance(client, str):
         return str.__str__(client)  # of an Enum, str() would be its name
-    if isinstance(client, (int, np.integer)) and not isinstance(client, bool):
-        return int(client)
-    return None
+    return int(client) if is_int(client) else None  # type: ignore[call-overload]
 
 
 def validate_report(report: ClientReport) -> str | None:
@@ -197,12 +207,14 @@ def validate_report(report: ClientReport) -> str | None:
     'update must have a direction, got all zeros'
     """
     server_round = report.server_round
-    if not _is_int(server_round) or not 0 <= server_round <= _MAX_INT:
+    if not is_int(server_round) or not 0 <= server_round <= _MAX_INT:
         return f"server_round must be a whole number from 0 to 2^63 - 1, got {brief(server_round)}"
     for name in NUMBERS:
         value = getattr(report, name)
         # Nearly all values are Python's own numbers in the usual range.
-        if value is None or (type(value) is float and 0.0 <= value <= MAX_VALUE):
+        if value is None:
+            continue
+        if type(value) is float and 0.0 <= value <= MAX_VALUE and SIGNALS[name].kind == "number":
             continue
         if type(value) is int and 0 <= value <= _MAX_INT:
             continue
@@ -231,7 +243,7 @@ def with_plain_types(report: ClientReport) -> ClientReport:
         value = getattr(report, name)
         wanted = int if SIGNALS[name].kind == "count" else float
         if value is not None and type(value) is not wanted:
-            changes[name] = wanted(value if _is_int(value) else _as_float(value))
+            changes[name] = wanted(value if is_int(value) else _as_float(value))
     if report.sketch is not None:
         sketch = _plain_sketch(report.sketch)
         if sketch is not report.sketch:
@@ -240,14 +252,15 @@ def with_plain_types(report: ClientReport) -> ClientReport:
 
 
 def _norm(vector: FloatArray) -> float:
-    norm = float(np.linalg.norm(vector)) if vector.dtype != np.float16 else 0.0
+    with np.errstate(over="ignore"):
+        norm = float(np.linalg.norm(vector)) if vector.dtype != np.float16 else 0.0
     # Squares may leave the range of the type; row_norms scales first.
     return norm if 0.0 < norm < math.inf else float(row_norms(vector[None].astype(np.float64))[0])
 
 
 def _float_array(values: Any, name: str) -> FloatArray:
     """Return numbers as an array of float16, float32 or float64."""
-    if isinstance(values, np.ndarray) and values.dtype == np.float16:
+    if type(values) is np.ndarray and values.dtype == np.float16:
         return np.asarray(values)
     return as_numbers(values, name)
 
@@ -266,10 +279,6 @@ def _as_float(value: Any) -> float:
     return number
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
 def _check_number(signal: Signal, value: Any) -> str | None:
     name, number = signal.name, real(value)
     if number is None:
@@ -281,6 +290,8 @@ def _check_number(signal: Signal, value: Any) -> str | None:
         return f"{name} must be at most {MAX_VALUE:g}, got {shown}"
     if number < 0 and not signal.signed:
         return f"{name} must not be negative, got {number:g}"
+    if signal.kind == "count" and not number.is_integer():
+        return f"{name} must be a whole number, got {number:g}"
     return None
 
 
@@ -301,7 +312,7 @@ def _check_sketch(sketch: Any) -> str | None:
     if sketch.values.ndim != 1:
         return f"sketch must be one row of numbers, got an array of shape {sketch.values.shape}"
     size = sketch.update_size
-    if size is not None and not (_is_int(size) and 1 <= size <= _MAX_INT):
+    if size is not None and not (is_int(size) and 1 <= size <= _MAX_INT):
         return f"sketch must have an update_size from 1 to 2^63 - 1, or None, got {brief(size)}"
     if (reason := _check_number(SIGNALS["norm"], sketch.norm)) is not None:
         return f"sketch: {reason}"

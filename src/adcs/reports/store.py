@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from adcs._types import ClientId, Float64Array, FloatArray
-from adcs._validation import brief
+from adcs._validation import brief, iterate
 from adcs.reports.form import Form, FormVote, check_compatible
 from adcs.reports.report import (
     FACTS,
@@ -304,7 +304,7 @@ def screen(reports: Iterable[ClientReport]) -> tuple[list[ClientReport], list[Re
     valid: list[ClientReport] = []
     refused: list[Refusal] = []
     seen: set[ClientId] = set()
-    for report in reports:
+    for report in iterate(reports, "reports", "ClientReport"):
         given = getattr(report, "client", None)
         client = as_client_id(given)
         if client is None or not isinstance(report, ClientReport):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adcs._types import ClientId
+from adcs._validation import brief, is_int
 from adcs.reports.report import MAX_VALUE, NUMBERS, SIGNALS, ClientReport
 
 
@@ -43,7 +44,9 @@ class ReportTable(Sequence[ClientReport]):
         self._columns = {name: column for name, column in columns.items() if column is not None}
         for name, column in self._columns.items():
             if name not in SIGNALS:
-                raise ValueError(f"columns must be signals ({', '.join(SIGNALS)}), got {name!r}")
+                raise ValueError(
+                    f"columns must be signals ({', '.join(SIGNALS)}), got {brief(name)}"
+                )
             if len(column) != len(clients):
                 raise ValueError(
                     f"{name} must hold one entry for each of {len(clients)} clients, "
@@ -89,7 +92,7 @@ class ReportTable(Sequence[ClientReport]):
         """
         if not self.is_numbers_only or not self.clients:
             return False
-        if not isinstance(self.server_round, (int, np.integer)) or self.server_round < 0:
+        if not is_int(self.server_round) or self.server_round < 0:
             return False
         if not {type(client) for client in self.clients} <= {int, str}:
             return False
@@ -98,7 +101,10 @@ class ReportTable(Sequence[ClientReport]):
         columns = list(self._columns.values())
         if not all(isinstance(c, np.ndarray) and c.dtype.kind in "fiu" for c in columns):
             return False
-        if any(c.ndim != 1 for c in columns):
+        if any(c.ndim != 1 or np.ma.is_masked(c) for c in columns):
+            return False
+        counts = (c for name, c in self._columns.items() if SIGNALS[name].kind == "count")
+        if any(c.dtype.kind == "f" and (c != np.floor(c)).any() for c in counts):
             return False
         numbers = np.concatenate(columns)
         # Both are false for NaN.

@@ -26,7 +26,7 @@ import numpy as np
 
 from adcs._serialization import pack, unpack
 from adcs._types import ClientId
-from adcs._validation import brief, check_int
+from adcs._validation import brief, check_choice, check_int, iterate
 from adcs.reports.report import REQUESTABLE, ClientReport, as_client_id
 from adcs.reports.sketch import Sketcher
 from adcs.reports.store import ReportStore
@@ -219,8 +219,7 @@ class Scheduler(ABC):
         next cohort's diagnostics, under "refused".
         """
         server_round = _check_round(server_round)
-        if source not in SOURCES:
-            raise ValueError(f"source must be one of {SOURCES}, got {source!r}")
+        check_choice("source", source, SOURCES)
         if source in self.observed_sources:
             usable, refused = self.reports.check(reports)
             self._refused += refused
@@ -250,7 +249,7 @@ class Scheduler(ABC):
         """
         server_round, m = _check_round(server_round), _check_m(m)
         clients = self._in_order(available)
-        pending = self.pending = _sorted_ids(pending, "pending") if len(pending) else ()
+        pending = self.pending = _sorted_ids(pending, "pending")
         if pending:
             pending_set = set(pending)
             clients = tuple(client for client in clients if client not in pending_set)
@@ -343,13 +342,13 @@ class Scheduler(ABC):
         if not isinstance(signals, (frozenset, set)) or not signals or not signals <= REQUESTABLE:
             raise ValueError(
                 f"{name} must ask for a set of signals out of {sorted(REQUESTABLE)}, "
-                f"got {signals!r}"
+                f"got {brief(signals)}"
             )
         if request.clients is not clients:
             distinct = set(request.clients)
             unavailable = distinct - self._as_set(clients)
             if unavailable or len(distinct) < len(request.clients):
-                what = f"{next(iter(unavailable))!r}" if unavailable else "one of them twice"
+                what = brief(next(iter(unavailable))) if unavailable else "one of them twice"
                 raise ValueError(f"{name} must ask available clients, each once, got {what}")
 
     def _check_cohort(self, cohort: Cohort, clients: tuple[ClientId, ...], m: int) -> None:
@@ -361,7 +360,7 @@ class Scheduler(ABC):
         distinct = set(chosen)
         if len(distinct) < len(chosen) or not distinct <= self._as_set(clients):
             raise ValueError(
-                f"{name} must return distinct clients out of those available, got {chosen}"
+                f"{name} must return distinct clients out of those available, got {brief(chosen)}"
             )
         if len(cohort.weights) != len(chosen):
             raise ValueError(
@@ -369,7 +368,7 @@ class Scheduler(ABC):
                 f"got {len(cohort.weights)}"
             )
         if not all(0.0 < weight < math.inf for weight in cohort.weights):
-            raise ValueError(f"{name} must return positive weights, got {cohort.weights}")
+            raise ValueError(f"{name} must return positive weights, got {brief(cohort.weights)}")
         if self.fixed_size and len(chosen) != min(m, len(clients)):
             room = self.constraints.builder(clients, m, self.pending).slots_left
             if len(chosen) != room:
@@ -387,12 +386,14 @@ class Scheduler(ABC):
         builder = self.constraints.builder(clients, m, self.pending)
         for client in builder.required:
             if client not in chosen:
-                raise ValueError(f"{name} must take {client!r}, which is required; see self.take")
+                raise ValueError(
+                    f"{name} must take {brief(client)}, which is required; see self.take"
+                )
         for group, count in Counter(map(self.constraints.group, chosen)).items():
             room = builder.room_in(group, count)
             if count > room:
                 raise ValueError(
-                    f"{name} must take at most {room} of group {group!r}, took {count}; "
+                    f"{name} must take at most {room} of group {brief(group)}, took {count}; "
                     "see self.take"
                 )
 
@@ -421,14 +422,14 @@ def in_order(clients: Iterable[ClientId]) -> list[ClientId]:
 
 def _sorted_ids(given: Iterable[ClientId], name: str) -> tuple[ClientId, ...]:
     ids: list[ClientId] = []
-    for client in given:
+    for client in iterate(given, name, "ints or strings"):
         if (known := as_client_id(client)) is None:
             raise ValueError(f"{name} must be ints or strings, got {brief(client)}")
         ids.append(known)
     clients = tuple(in_order(ids))
     for one, next_one in pairwise(clients):
         if one == next_one:
-            raise ValueError(f"{name} must be distinct, got {one!r} more than once")
+            raise ValueError(f"{name} must be distinct, got {brief(one)} more than once")
     return clients
 
 

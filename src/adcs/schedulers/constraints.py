@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from adcs._types import ClientId
-from adcs._validation import brief, check_int
+from adcs._validation import brief, check_int, check_label, iterate
 from adcs.reports.report import as_client_id
 
 UNKNOWN_GROUP = "unknown"
@@ -43,25 +43,40 @@ class CohortConstraints:
         if groups is not None and not isinstance(groups, Mapping):
             raise ValueError(f"groups must map client ids to groups, got {brief(groups)}")
         self.groups = {_check_id(c, "groups"): group for c, group in (groups or {}).items()}
-        self.caps = dict(caps) if isinstance(caps, Mapping) else caps
-        self.required = tuple(_check_id(client, "required") for client in required)
+        self.required = tuple(
+            _check_id(client, "required") for client in iterate(required, "required", "client ids")
+        )
         self.unknown_group = unknown_group
         for label in (unknown_group, *self.groups.values()):
-            if not isinstance(label, Hashable):
-                raise ValueError(f"a group must be hashable, as strings are, got {brief(label)}")
-        named = set(self.groups.values())
-        self._caps_unknown = unknown_group is not None and unknown_group not in named
+            check_label(label)
         if caps is not None and not self.groups:
             raise ValueError("caps need groups: a mapping from client id to group")
-        for cap in self.caps.values() if isinstance(self.caps, dict) else [self.caps]:
-            if cap is not None:
-                check_int("caps", cap, minimum=0)
+        self.caps = self._check_caps(caps)
         if len(set(self.required)) < len(self.required):
-            raise ValueError(f"required must be distinct, got {list(self.required)!r}")
+            raise ValueError(f"required must be distinct, got {brief(list(self.required))}")
         for group, count in Counter(map(self.group, self.required)).items():
             cap = self.cap(group)
             if cap is not None and count > cap:
-                raise ValueError(f"required has {count} clients of group {group!r}, cap {cap}")
+                raise ValueError(f"required has {count} clients of group {brief(group)}, cap {cap}")
+
+    def _check_caps(
+        self, caps: int | Mapping[Hashable, int] | None
+    ) -> int | dict[Hashable, int | None] | None:
+        """Return the caps as ints; raise ValueError if one is of a group that no client is in."""
+        if not isinstance(caps, Mapping):
+            return None if caps is None else check_int("caps", caps, minimum=0)
+        groups = set(self.groups.values())
+        if self.unknown_group is not None:
+            groups.add(self.unknown_group)
+        for label in caps:
+            if label not in groups:
+                raise ValueError(
+                    f"caps must name groups of clients or unknown_group, got {brief(label)}"
+                )
+        return {
+            label: None if cap is None else check_int("caps", cap, minimum=0)
+            for label, cap in caps.items()
+        }
 
     def __bool__(self) -> bool:
         return self.caps is not None or bool(self.required)
@@ -76,9 +91,10 @@ class CohortConstraints:
         """Return how many of a group may be in a cohort, None for any number."""
         if not isinstance(self.caps, dict):
             return self.caps
-        if group not in self.caps and self._caps_unknown and group == self.unknown_group:
-            # Otherwise made-up ids would evade all caps.
-            return min(self.caps.values(), default=None)
+        unknown = self.unknown_group is not None and group == self.unknown_group
+        if unknown and group not in self.caps:
+            # Otherwise made-up ids would evade all caps, whoever else is in their group.
+            return min((cap for cap in self.caps.values() if cap is not None), default=None)
         return self.caps.get(group)
 
     def builder(

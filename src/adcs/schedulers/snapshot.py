@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adcs._types import ClientId
-from adcs._validation import check_int
+from adcs._validation import brief, check_int
 from adcs.dpp.constraints import Constraints
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketcher
@@ -117,5 +117,5 @@ def check_sketch(sketch: Sketcher | None) -> Sketcher | None:
     64
     """
     if sketch is not None and not isinstance(sketch, Sketcher):
-        raise ValueError(f"sketch must be a Sketcher or None, got {sketch!r}")
+        raise ValueError(f"sketch must be a Sketcher or None, got {brief(sketch)}")
     return sketch
