@@ -7,6 +7,7 @@ colours and markers of schedulers.
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import numpy as np
 from adcs._types import Float64Array
 from adcs.experiments.statistics import Estimate
 from adcs.experiments.styles import Style
+from adcs.run_folder import write_atomically
 
 MARKS = 7
 """Markers along a line, placed between those of the other lines, so that equal lines differ."""
@@ -442,10 +444,11 @@ def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) 
     >>> write_csv(path, ["x", "y"], [["a", 1 / 3]]).read_text().split()
     ['x,y', 'a,0.333333']
     """
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows([[_plain(value) for value in row] for row in rows])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(header)
+    writer.writerows([[_plain(value) for value in row] for row in rows])
+    write_atomically(path, text.getvalue().encode())
     return path
 
 
@@ -481,16 +484,21 @@ def _save(figure: Any, stem: Path) -> list[Path]:
     from matplotlib import pyplot
 
     written = []
-    stem.parent.mkdir(parents=True, exist_ok=True)
     for suffix in (".pdf", ".png"):
-        path = stem.with_suffix(suffix)
-        # The PDF's creation date would make equal figures differ.
-        extra: dict[str, Any] = {"metadata": {"CreationDate": None}} if suffix == ".pdf" else {}
-        figure.savefig(path, dpi=150, **extra)
+        written.append(write_figure(figure, stem.with_suffix(suffix)))
         figure.set_layout_engine("none")  # The layout is found: once is enough.
-        written.append(path)
     pyplot.close(figure)
     return written
+
+
+def write_figure(figure: Any, path: Path) -> Path:
+    """Write a figure of matplotlib's to a file, of the format that its suffix names."""
+    data = io.BytesIO()
+    # The PDF's creation date would make equal figures differ.
+    metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
+    figure.savefig(data, format=path.suffix[1:] or "png", dpi=150, metadata=metadata)
+    write_atomically(path, data.getvalue())
+    return path
 
 
 def fold(text: str, width: int) -> str:
