@@ -230,17 +230,15 @@ def cost_figure(
 
 
 def _draw_cost(ax: Any, cost: Cost, styles: Mapping[str, Style]) -> None:
-    from matplotlib.transforms import ScaledTranslation
-
     shown = {name: point for name, point in cost.points.items() if all(e.n for e in point)}
-    costs = {name: spent.mean for name, (spent, _) in shown.items()}
-    if costs and min(costs.values()) > 0.0 and max(costs.values()) > 10 * min(costs.values()):
+    costs = [spent.mean for spent, _ in shown.values()]
+    if costs and min(costs) > 0.0 and max(costs) > 10 * min(costs):
         ax.set_xscale("log")
-    shifts = sideways(costs)
-    for name, (spent, reached) in shown.items():
+    for position, (name, (spent, reached)) in enumerate(shown.items()):
         style = styles[name]
-        inches = ScaledTranslation(shifts[name] / 72, 0.0, ax.figure.dpi_scale_trans)
-        look = {"transform": ax.transData + inches, "zorder": 3}
+        # A mark in the place of an earlier one is smaller, so that both are seen.
+        look = {"zorder": 3 + position / len(shown)}
+        size = (2.2 - 1.4 * position / len(shown)) * style.mark["markersize"]
         if spent.half is None and spent.n == reached.n > 1:
             ax.plot(spent.values, reached.values, ".", color=style.colour, markersize=4, **look)
         bars = {"ecolor": style.colour, "elinewidth": 1.2, "capsize": 2.5}
@@ -248,36 +246,12 @@ def _draw_cost(ax: Any, cost: Cost, styles: Mapping[str, Style]) -> None:
             if e.half:
                 bars[axis] = [[e.mean - e.low], [e.high - e.mean]]
         ax.errorbar([spent.mean], [reached.mean], fmt="none", **bars, **look)
-        mark = {**style.mark, "markersize": 1.25 * style.mark["markersize"], "linestyle": "none"}
+        mark = {**style.mark, "markersize": size, "linestyle": "none"}
         ax.plot([spent.mean], [reached.mean], **mark, **look)
-        # What is moved is not seen by matplotlib when it finds the axes' ends.
-        ends = [(x, y) for x in (spent.low, spent.high) for y in (reached.low, reached.high)]
-        ax.update_datalim([*ends, *zip(spent.values, reached.values, strict=False)])
     ax.margins(0.15, 0.1)
-    ax.autoscale_view()
     ax.set_xlabel(cost.x_label)
     ax.set_ylabel(mathtext(cost.y_label))
     ax.grid(alpha=0.3, linewidth=0.5)
-
-
-def sideways(costs: Mapping[str, float]) -> dict[str, float]:
-    """Return by how many points on paper marks of equal costs are moved apart, in their order.
-
-    Costs count as equal if they are at most a tenth of their whole range apart.
-
-    >>> sideways({"a": 100.0, "b": 200.0, "c": 100.0})
-    {'a': -2.5, 'c': 2.5, 'b': 0.0}
-    """
-    found: dict[str, float] = {}
-    order = sorted(costs, key=lambda name: costs[name])
-    near = (max(costs.values()) - min(costs.values())) / 10 if costs else 0.0
-    while order:
-        group = [name for name in order if costs[name] <= costs[order[0]] + near]
-        step = min(5.0, 40.0 / len(group))
-        for position, name in enumerate(group):
-            found[name] = step * (position - (len(group) - 1) / 2)
-        order = order[len(group) :]
-    return found
 
 
 @dataclass(frozen=True)
