@@ -17,14 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adcs._npz import gigabytes, memory
 from adcs._validation import did_you_mean
 from adcs.experiments.config import SETTINGS, Experiment, from_dict
 from adcs.experiments.validation import check_value
 from adcs.observers import EvaluationEvent, Observer, RoundEvent
 from adcs.run_folder import RunFolder, Writer, fingerprint
 from adcs.simulation.datasets import Dataset
-from adcs.simulation.models import MLP
 
 CHECKPOINT_SECONDS = 5.0
 """Time between checkpoints of a task."""
@@ -127,7 +125,6 @@ def create_run(
     0, 1, ...), and `more`.
     """
     dataset = dataset or experiment.dataset()
-    _check_model(experiment, dataset)
     config = {
         "engine": ENGINE,
         **experiment.as_dict(),
@@ -137,17 +134,6 @@ def create_run(
         **more,
     }
     return RunFolder.create(path, config)
-
-
-def _check_model(experiment: Experiment, dataset: Dataset) -> None:
-    """Refuse a model that memory cannot hold once; a worker process would be killed."""
-    hidden = experiment.model.hidden
-    size = MLP(dataset.x_train.shape[1], dataset.classes, hidden).size
-    if (needed := 8 * size) > memory():
-        raise ValueError(
-            f"model.hidden {list(hidden)} makes a model of {size:,} parameters, "
-            f"{gigabytes(needed)}, more than the {gigabytes(memory())} of memory"
-        )
 
 
 def experiment_of(folder: RunFolder) -> Experiment:
