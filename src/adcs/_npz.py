@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -100,6 +101,12 @@ def _declared(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo, size: 
             f"{name} cannot be read, it holds Python objects (pickles); save it as numbers or, "
             "with astype(str), as text"
         )
+    if dtype.kind == "V":
+        raise Unreadable(
+            f"{name} cannot be read, it is an array of {dtype}, not of numbers or text"
+        )
+    if min(shape, default=0) < 0:
+        raise Unreadable(f"{name} declares the shape {shape}; lengths are at least 0")
     count: int = math.prod(map(int, shape))
     declared = count * dtype.itemsize
     if declared > memory():
@@ -108,7 +115,7 @@ def _declared(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo, size: 
         )
     compressed = min(info.compress_size, size)
     holds = min(info.file_size, ratio * compressed) - start
-    if declared != holds or min(shape, default=0) < 0 or (dtype.itemsize == 0 and count):
+    if declared != holds or (dtype.itemsize == 0 and count):
         raise Unreadable(f"{name} declares {declared} bytes, but the file holds {holds}")
     return declared
 
@@ -118,9 +125,25 @@ def _array(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> NDArra
         with archive.open(info) as member:
             array: NDArray[Any] = npy.read_array(member, allow_pickle=False)
             member.read()  # The checksum is compared at the end.
-            return array
     except Exception as error:
         raise _damaged(name, error) from error
+    if not is_unicode(array):
+        raise Unreadable(f"{name} cannot be read, it is damaged (its text is not Unicode)")
+    return array
+
+
+def is_unicode(array: NDArray[Any]) -> bool:
+    """Return whether an array holds no text, or text of Unicode characters alone.
+
+    NumPy keeps any 32-bit numbers as characters, and Python fails to make a string of some.
+
+    >>> is_unicode(np.array(["cat"])), is_unicode(np.array([2**31], "u4").view("U1"))
+    (True, False)
+    """
+    if array.dtype.kind != "U" or array.dtype.itemsize == 0 or array.size == 0:
+        return True
+    codes = np.ascontiguousarray(array).view(f"{array.dtype.byteorder}u4")
+    return not bool(((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any())
 
 
 def _damaged(name: str, error: Exception) -> Unreadable:

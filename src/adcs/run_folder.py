@@ -22,6 +22,7 @@ import math
 import os
 import platform
 import secrets
+import stat
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -128,11 +129,12 @@ class RunFolder:
             raise FileExistsError(
                 f"{path} already holds a run; resume it, or choose another folder"
             )
+        _check_parts(folder.path)
         parts = [folder.path / part for part in PARTS]
         empty = [part.name for part in parts if part.is_dir() and not any(part.iterdir())]
         refuse_foreign(folder.path, empty)
-        for part in PARTS:
-            (folder.path / part).mkdir(parents=True, exist_ok=True)
+        for each in parts:
+            make_folder(each)
         described = {"schema_version": SCHEMA_VERSION, **plain(config), "versions": versions()}
         write_atomically(
             folder.path / "config.json",
@@ -147,6 +149,7 @@ class RunFolder:
         if not (folder.path / "config.json").is_file():
             raise FileNotFoundError(f"{path} is not a run folder: it has no config.json")
         _check_schema(folder.path, folder.config)
+        _check_parts(folder.path)
         return folder
 
     @property
@@ -159,7 +162,8 @@ class RunFolder:
     def figures(self) -> Path:
         """The folder of figures; created if there is none."""
         target = self.path / "figures"
-        target.mkdir(exist_ok=True)
+        _check_parts(self.path)
+        make_folder(target)
         return target
 
     def writer(self, task: str, offset: int | None = None) -> Writer:
@@ -173,6 +177,8 @@ class RunFolder:
     def lines(self) -> Iterator[Line]:
         """Yield every record with its file and line; ValueError names an unreadable one."""
         for path in sorted((self.path / "records").glob("*.jsonl")):
+            if not path.is_file():  # a named pipe would be waited for
+                raise ValueError(f"{path} is not a regular file; remove it from the run folder")
             with path.open("rb") as lines:
                 for number, text in enumerate(lines, start=1):
                     if text.endswith(b"\n"):
@@ -221,7 +227,8 @@ class RunFolder:
         with (self.path / "config.json").open("r+b") as file:  # NFS locks files open for writing
             if not _try_lock(file):
                 raise InUse(f"{self.path} is in use: another process is running it")
-            for folder in (self.path, self.path / "checkpoints"):
+            _check_parts(self.path)
+            for folder in (self.path, self.path / "checkpoints", self.path / "figures"):
                 for part in folder.glob(f".*{PART}"):  # left by a killed process
                     part.unlink(missing_ok=True)
             yield
@@ -276,8 +283,16 @@ class Writer:
     """Appends JSON lines to a file and flushes each; made by `RunFolder.writer`."""
 
     def __init__(self, path: Path, offset: int | None) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _check_parts(path.parent.parent)
+        make_folder(path.parent)
         self._file = open(path, "ab", opener=_unlinked)  # noqa: SIM115
+        held = os.fstat(self._file.fileno())
+        if not stat.S_ISREG(held.st_mode) or held.st_nlink > 1:
+            self._file.close()
+            raise ValueError(
+                f"{path} is {'a hard link' if stat.S_ISREG(held.st_mode) else 'no regular file'}; "
+                "records are written into a file of the run folder alone: replace it by a copy"
+            )
         _lock(self._file)
         if offset is not None:
             self._file.truncate(offset)
@@ -324,8 +339,38 @@ def _try_lock(file: BinaryIO) -> bool:
 
 
 def _unlinked(path: str, flags: int) -> int:
-    """Open a file; a symbolic link of its name is not followed."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    """Open a file; a symbolic link is not followed, a named pipe is not waited for.
+
+    A new file is not writable by everybody, whatever the umask is.
+    """
+    for name in ("O_NOFOLLOW", "O_NONBLOCK"):  # not on Windows
+        flags |= getattr(os, name, 0)
+    return os.open(path, flags, 0o664)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, none of them writable by everybody, whatever the umask is.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "runs" / "a"
+    >>> make_folder(path)
+    >>> path.is_dir()
+    True
+    """
+    for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
+        missing.mkdir(mode=0o775, exist_ok=True)
+    path.mkdir(mode=0o775, exist_ok=True)  # raises if it is no folder
+
+
+def _check_parts(path: Path) -> None:
+    """Refuse a run folder whose subfolders are links or files: writing would leave the folder."""
+    for name in PARTS:
+        part = path / name
+        if part.is_symlink() or (part.exists() and not part.is_dir()):
+            kind = "a symbolic link" if part.is_symlink() else "a file"
+            raise ValueError(
+                f"{part} is {kind}; {name} must be a folder inside the run folder: put one there"
+            )
 
 
 def _reason(error: Exception) -> str:
@@ -452,7 +497,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     >>> path.read_bytes()
     b'new'
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PART}")
     try:
         with open(part, "xb", opener=_unlinked) as file:

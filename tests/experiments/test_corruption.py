@@ -383,6 +383,103 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
+@pytest.mark.parametrize("part", ["records", "checkpoints", "figures"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "file"])
+def test_subfolders_that_are_no_folders_are_refused(part: str, kind: str, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / ".mine.part").write_text("precious")
+    folder = create_run(tmp_path / "run", Experiment.of(**SETTINGS))
+    place = folder.path / part
+    place.rmdir()
+    if kind == "file":
+        place.write_text("")
+    else:
+        place.symlink_to(outside if kind == "link" else tmp_path / "absent")
+    for command in (["compare", "--resume"], ["theory"], ["explain", "--round", 0]):
+        result = run_command(*command, folder.path)
+        assert result.exit_code == 2, result.output
+        assert f"{part} must be a folder inside the run folder" in " ".join(result.output.split())
+    for write in (
+        lambda: folder.writer("task"),
+        lambda: folder.figures,
+        lambda: folder.locked().__enter__(),
+        lambda: RunFolder.create(tmp_path / "run2", {}),
+    ):
+        if not (tmp_path / "run2").exists():
+            (tmp_path / "run2").mkdir()
+            (tmp_path / "run2" / part).symlink_to(outside)
+        with pytest.raises(ValueError, match="must be a folder inside the run folder"):
+            write()
+    assert [entry.name for entry in outside.iterdir()] == [".mine.part"]
+    assert not (tmp_path / "absent").exists()
+
+
+def test_planted_links_in_figures_and_tables_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", Here)
+    folder = create_run(tmp_path / "run", Experiment.of(**SETTINGS))
+    assert run_command("compare", "--resume", folder.path).exit_code == 0
+    assert run_command("theory", folder.path).exit_code == 0
+    written = [*folder.figures.iterdir(), folder.path / "table.csv", folder.path / "summary.md"]
+    assert {path.suffix for path in written} == {".png", ".pdf", ".csv", ".md"}
+    assert folder.figures / "theory.csv" in written
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for number, path in enumerate(written):
+        path.unlink()
+        if number % 2:
+            path.symlink_to(victim)
+        else:
+            path.hardlink_to(victim)
+    assert run_command("compare", "--resume", folder.path).exit_code == 0
+    assert run_command("theory", folder.path).exit_code == 0
+    assert victim.read_text() == "precious"
+    for path in written:
+        assert path.is_file()
+        assert not path.is_symlink()
+        assert not path.samefile(victim)
+
+
+def test_records_that_are_no_files_of_the_folder_are_refused(tmp_path: Path) -> None:
+    folder = create_run(tmp_path / "run", Experiment.of(**SETTINGS))
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (folder.path / "records" / "linked.jsonl").hardlink_to(victim)
+    with pytest.raises(ValueError, match=r"linked\.jsonl is a hard link"):
+        folder.writer("linked", 0)
+    assert victim.read_text() == "precious"
+    (folder.path / "records" / "linked.jsonl").unlink()
+    pipe = folder.path / "records" / "zz.jsonl"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="zz"):
+        folder.writer("zz", 0)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(ValueError, match="no regular file"):
+            folder.writer("zz", 0)
+    finally:
+        os.close(reader)
+    result = run_command("theory", folder.path)
+    assert result.exit_code == 2
+    assert "zz.jsonl is not a regular file" in " ".join(result.output.split())
+
+
+def test_nothing_written_is_writable_by_everybody(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = create_run(tmp_path / "runs" / "a", Experiment.of(**SETTINGS))
+        with folder.writer("task") as lines:
+            lines.append({})
+        folder.save_checkpoint("task", {})
+    finally:
+        os.umask(before)
+    made = [tmp_path / "runs", *(tmp_path / "runs").rglob("*")]
+    assert len(made) == 8
+    assert [path for path in made if path.stat().st_mode & stat.S_IWOTH] == []
+
+
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a"
     write_atomically(path, b"old")
@@ -415,7 +512,7 @@ def test_files_follow_the_umask_and_the_cache_does_not(
         write_atomically(tmp_path / "closed", b"")
     finally:
         os.umask(before)
-    assert (mode(tmp_path / "open"), mode(tmp_path / "closed")) == (0o666, 0o600)
+    assert (mode(tmp_path / "open"), mode(tmp_path / "closed")) == (0o664, 0o600)
     target = tmp_path / "caches" / "adcs" / "fashion-mnist"
     assert kept == f"kept in {target}"
     assert [mode(path) for path in (target, *target.parents[:2])] == [0o700] * 3

@@ -425,6 +425,18 @@ def test_signs_of_similarities_are_said() -> None:
     assert (cells["reason"], cells["similarity"]) == ("redundant with 0", "-0.981, opposite")
 
 
+def test_a_small_cosine_is_neither_similar_nor_opposite() -> None:
+    scheduler = ADCS(theta=0.1)
+    rows = np.eye(3)[[0, 1, 0]]
+    rows[1, 0] = -0.05
+    reports = [ClientReport(c, 0, loss=1.0, update=rows[c]) for c in range(3)]
+    scheduler.observe(0, reports, "probe")
+    choice = explain_choice(scheduler, range(3), scheduler.select(0, range(3), 2))
+    assert choice.cohort.clients == (0, 1)
+    assert "(similarity -0.050, hardly alike)" in sentence(choice, 1)
+    assert "(similarity 1.000, similar)" in sentence(choice, 2)
+
+
 def choices() -> list[tuple[Choice, str, ClientId]]:
     """Return a choice for each reason there is, the reason in the table, and of whom."""
     found = []

@@ -260,6 +260,11 @@ def test_accuracy_over_cost(seeds: int, drawn: list[Any], tmp_path: Path) -> Non
     marks = [line for line in ax.lines if line.get_marker() in "s^"]
     assert [mark.get_marker() for mark in marks] == ["s", "^", "^"]
     assert len({mark.get_markerfacecolor() + mark.get_fillstyle() for mark in marks}) == 3
+    # Marks are where their numbers are, and a later one does not hide an earlier one.
+    assert [mark.get_xdata()[0] for mark in marks] == [100.0, 101.0, 102.0]
+    assert all(line.get_transform() == ax.transData for line in ax.lines)
+    sizes = [mark.get_markersize() for mark in marks]
+    assert sizes[0] > sizes[1] > sizes[2] + 2.0
     for line in ax.lines:
         assert left < min(line.get_xdata()) <= max(line.get_xdata()) < right
         assert bottom < min(line.get_ydata()) <= max(line.get_ydata()) < top

@@ -97,6 +97,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"y_train": np.array([1j] * 6)}, r"y_train holds 1j; labels are whole numbers or text"),
     ({"y_train": np.array([b"\xff"] * 6)}, "y_train holds bytes that are not ASCII text"),
     ({"y_train": np.eye(6)}, r"y_train has shape \(6, 6\)"),
+    (
+        {"y_train": np.full(6, 2**63 - 1)},
+        r"y_train holds 9223372036854775807 at 0; labels are whole numbers from -2\^53 to 2\^53",
+    ),
+    ({"y_train": np.full(6, 2**31, "u4").view("<U1")}, "text.* not Unicode"),
+    ({"y_train": np.array(["a"] * 5 + ["\ud800"])}, "text.* not Unicode"),
     ({"y_train": np.full(6, 3)}, "y_train holds the one label 3"),
     ({"y_test": np.array([7, 4])}, "y_test holds label 4, which has no training example"),
     ({"x_train": np.zeros((0, 2, 2))}, r"x_train is empty, of shape \(0, 2, 2\)"),
@@ -126,7 +132,17 @@ def test_bad_files(tmp_path: Path) -> None:
     refused(tmp_path / "none.npz", "there is no such file")
     folder = tmp_path / "folder.npz"
     folder.mkdir()
-    refused(folder, "there is no such file")
+    refused(folder, "not an .npz file")
+    os.mkfifo(tmp_path / "pipe.npz")
+    refused(tmp_path / "pipe.npz", "not an .npz file")
+    # Python fails to make strings of such numbers.
+    for kind in ("<U1", ">U1"):
+        labels = np.frombuffer(b"\xff" * 24, kind)
+        np.savez(tmp_path / "wild.npz", **{**GOOD, "y_train": labels})
+        refused(tmp_path / "wild.npz", "y_train cannot be read, .* text is not Unicode")
+    rows = np.frombuffer(b"\xff" * 24, [("a", "<U1")])
+    np.savez(tmp_path / "rows.npz", **{**GOOD, "y_train": rows})
+    refused(tmp_path / "rows.npz", "y_train cannot be read, it is an array of .*, not of numbers")
     for content in (b"", b"hello", b"PK\x03\x04 broken"):
         text = tmp_path / "text.npz"
         text.write_bytes(content)

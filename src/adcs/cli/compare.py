@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+from adcs._npz import gigabytes, memory
 from adcs.cli.console import progress, show_status, show_table, show_warning
 from adcs.cli.errors import guarded, resumable
 from adcs.cli.options import check_folder, merged, open_run, panel_option, takes_settings
@@ -18,6 +19,7 @@ from adcs.experiments.runner import create_run, experiment_of, run_experiment
 from adcs.experiments.statistics import FEWEST, Row
 from adcs.run_folder import RunFolder, next_folder
 from adcs.simulation.datasets import Dataset, DataUnavailable
+from adcs.simulation.models import MLP
 
 SHOWN = 10
 """Number of class labels that are listed."""
@@ -86,6 +88,7 @@ def compare(
         experiment = from_dict(merged(config, given))
         check_folder(experiment.data.name, experiment.data.folder)
         experiment, dataset, notes = _with_data(experiment, fallback_data)
+        _check_model(experiment, dataset)
         name = "compare" if config is None else config.stem
         path = out or next_folder(Path("runs"), name)
         folder = create_run(path, experiment, dataset, notes=notes)
@@ -102,6 +105,17 @@ def listed(names: Sequence[str]) -> str:
     """
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
+
+
+def _check_model(experiment: Experiment, dataset: Dataset) -> None:
+    """Refuse a model that memory cannot hold once; a worker process would be killed."""
+    hidden = experiment.model.hidden
+    size = MLP(dataset.x_train.shape[1], dataset.classes, hidden).size
+    if (needed := 8 * size) > memory():
+        raise ValueError(
+            f"model.hidden {list(hidden)} makes a model of {size:,} parameters, "
+            f"{gigabytes(needed)}, more than the {gigabytes(memory())} of memory"
+        )
 
 
 def _with_data(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
 
-from adcs._validation import near_by
+from adcs._validation import brief, near_by
 from adcs.experiments.config import (
     PAPER_SCHEDULERS,
     SETTINGS,
@@ -125,7 +125,7 @@ def pairs(text: str, option: str) -> dict[str, Any]:
     for part in text.split(","):
         key, equals, value = part.partition("=")
         if not equals or not key.strip() or not value.strip():
-            raise ValueError(f"{option} must look like name=value,name=value; got {text!r}")
+            raise ValueError(f"{option} must look like name=value,name=value; got {brief(text)}")
         found[key.strip().replace("-", "_")] = _literal(value.strip())
     return found
 
@@ -164,7 +164,7 @@ def sizes(text: str, option: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise ValueError(f"{option} must look like 64,32; got {text!r}") from None
+        raise ValueError(f"{option} must look like 64,32; got {brief(text)}") from None
 
 
 def absolute(data: str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from adcs._validation import check_int, did_you_mean, near_by
+from adcs._validation import check_choice, check_int, did_you_mean, near_by
 from adcs.experiments.specs import make_scheduler
 from adcs.experiments.validation import check_value, in_words
 from adcs.simulation.datasets import Dataset, load
@@ -201,9 +201,8 @@ class Experiment(Section):
         for spec in self.schedulers.values():
             make_scheduler(spec, seed=0)
         baseline = self.run.baseline
-        if baseline is not None and baseline not in self.schedulers:
-            labels = ", ".join(self.schedulers)
-            raise ValueError(f"run.baseline must be one of {labels}; got {baseline!r}")
+        if baseline is not None:
+            check_choice("run.baseline", baseline, self.schedulers)
         return self
 
     @classmethod

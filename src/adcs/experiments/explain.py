@@ -28,6 +28,9 @@ REASONS = (
     "redundant with several, if its update had nothing in common with the others'."
 )
 
+ALIKE = 0.1
+"""Updates of a smaller |cosine| than this are called neither similar nor opposite."""
+
 
 class SelectionRecorder(Observer):
     """Keeps what a scheduler knew when it selected the cohort of one round.
@@ -330,17 +333,18 @@ def _missed(miss: Miss, choice: Choice) -> str:
 
 
 def _likeness(similarity: float | None) -> str:
-    """Return a cosine with what its sign means.
+    """Return a cosine with what it means.
 
-    >>> _likeness(0.993), _likeness(-0.404), _likeness(-1e-5), _likeness(None)
-    ('0.993, similar', '-0.404, opposite', '0.000, unrelated', '–')
+    >>> _likeness(0.993), _likeness(-0.404), _likeness(-0.096), _likeness(-1e-5)
+    ('0.993, similar', '-0.404, opposite', '-0.096, hardly alike', '0.000, unrelated')
     """
     if similarity is None:
         return "–"
-    sign = (
-        "unrelated" if abs(similarity) < 0.0005 else "similar" if similarity > 0.0 else "opposite"
-    )
-    return f"{_number(similarity)}, {sign}"
+    if abs(similarity) < ALIKE:
+        word = "unrelated" if abs(similarity) < 0.0005 else "hardly alike"
+    else:
+        word = "similar" if similarity > 0.0 else "opposite"
+    return f"{_number(similarity)}, {word}"
 
 
 def _behind(gap: float) -> str:

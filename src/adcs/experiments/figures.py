@@ -7,6 +7,7 @@ colours and markers of schedulers.
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import numpy as np
 from adcs._types import Float64Array
 from adcs.experiments.statistics import Estimate
 from adcs.experiments.styles import Style
+from adcs.run_folder import write_atomically
 
 MARKS = 7
 """Markers along a line, placed between those of the other lines, so that equal lines differ."""
@@ -228,17 +230,15 @@ def cost_figure(
 
 
 def _draw_cost(ax: Any, cost: Cost, styles: Mapping[str, Style]) -> None:
-    from matplotlib.transforms import ScaledTranslation
-
     shown = {name: point for name, point in cost.points.items() if all(e.n for e in point)}
-    costs = {name: spent.mean for name, (spent, _) in shown.items()}
-    if costs and min(costs.values()) > 0.0 and max(costs.values()) > 10 * min(costs.values()):
+    costs = [spent.mean for spent, _ in shown.values()]
+    if costs and min(costs) > 0.0 and max(costs) > 10 * min(costs):
         ax.set_xscale("log")
-    shifts = sideways(costs)
-    for name, (spent, reached) in shown.items():
+    for position, (name, (spent, reached)) in enumerate(shown.items()):
         style = styles[name]
-        inches = ScaledTranslation(shifts[name] / 72, 0.0, ax.figure.dpi_scale_trans)
-        look = {"transform": ax.transData + inches, "zorder": 3}
+        # A mark in the place of an earlier one is smaller, so that both are seen.
+        look = {"zorder": 3 + position / len(shown)}
+        size = (2.2 - 1.4 * position / len(shown)) * style.mark["markersize"]
         if spent.half is None and spent.n == reached.n > 1:
             ax.plot(spent.values, reached.values, ".", color=style.colour, markersize=4, **look)
         bars = {"ecolor": style.colour, "elinewidth": 1.2, "capsize": 2.5}
@@ -246,36 +246,12 @@ def _draw_cost(ax: Any, cost: Cost, styles: Mapping[str, Style]) -> None:
             if e.half:
                 bars[axis] = [[e.mean - e.low], [e.high - e.mean]]
         ax.errorbar([spent.mean], [reached.mean], fmt="none", **bars, **look)
-        mark = {**style.mark, "markersize": 1.25 * style.mark["markersize"], "linestyle": "none"}
+        mark = {**style.mark, "markersize": size, "linestyle": "none"}
         ax.plot([spent.mean], [reached.mean], **mark, **look)
-        # What is moved is not seen by matplotlib when it finds the axes' ends.
-        ends = [(x, y) for x in (spent.low, spent.high) for y in (reached.low, reached.high)]
-        ax.update_datalim([*ends, *zip(spent.values, reached.values, strict=False)])
     ax.margins(0.15, 0.1)
-    ax.autoscale_view()
     ax.set_xlabel(cost.x_label)
     ax.set_ylabel(mathtext(cost.y_label))
     ax.grid(alpha=0.3, linewidth=0.5)
-
-
-def sideways(costs: Mapping[str, float]) -> dict[str, float]:
-    """Return by how many points on paper marks of equal costs are moved apart, in their order.
-
-    Costs count as equal if they are at most a tenth of their whole range apart.
-
-    >>> sideways({"a": 100.0, "b": 200.0, "c": 100.0})
-    {'a': -2.5, 'c': 2.5, 'b': 0.0}
-    """
-    found: dict[str, float] = {}
-    order = sorted(costs, key=lambda name: costs[name])
-    near = (max(costs.values()) - min(costs.values())) / 10 if costs else 0.0
-    while order:
-        group = [name for name in order if costs[name] <= costs[order[0]] + near]
-        step = min(5.0, 40.0 / len(group))
-        for position, name in enumerate(group):
-            found[name] = step * (position - (len(group) - 1) / 2)
-        order = order[len(group) :]
-    return found
 
 
 @dataclass(frozen=True)
@@ -442,10 +418,11 @@ def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) 
     >>> write_csv(path, ["x", "y"], [["a", 1 / 3]]).read_text().split()
     ['x,y', 'a,0.333333']
     """
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows([[_plain(value) for value in row] for row in rows])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(header)
+    writer.writerows([[_plain(value) for value in row] for row in rows])
+    write_atomically(path, text.getvalue().encode())
     return path
 
 
@@ -481,16 +458,21 @@ def _save(figure: Any, stem: Path) -> list[Path]:
     from matplotlib import pyplot
 
     written = []
-    stem.parent.mkdir(parents=True, exist_ok=True)
     for suffix in (".pdf", ".png"):
-        path = stem.with_suffix(suffix)
-        # The PDF's creation date would make equal figures differ.
-        extra: dict[str, Any] = {"metadata": {"CreationDate": None}} if suffix == ".pdf" else {}
-        figure.savefig(path, dpi=150, **extra)
+        written.append(write_figure(figure, stem.with_suffix(suffix)))
         figure.set_layout_engine("none")  # The layout is found: once is enough.
-        written.append(path)
     pyplot.close(figure)
     return written
+
+
+def write_figure(figure: Any, path: Path) -> Path:
+    """Write a figure of matplotlib's to a file, of the format that its suffix names."""
+    data = io.BytesIO()
+    # The PDF's creation date would make equal figures differ.
+    metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
+    figure.savefig(data, format=path.suffix[1:] or "png", dpi=150, metadata=metadata)
+    write_atomically(path, data.getvalue())
+    return path
 
 
 def fold(text: str, width: int) -> str:

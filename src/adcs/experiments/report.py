@@ -221,12 +221,12 @@ def cost_caption(seeds: int) -> str:
     """Return what is drawn in the figure of costs.
 
     >>> cost_caption(1)
-    'In the figure of costs a mark is a scheduler at the end of its run; marks of nearly equal costs
-    are moved apart sideways.'
+    'In the figure of costs a mark is a scheduler at the end of its run; marks get smaller in the
+    order of the legend, so that those in one place are seen.'
     """
     text = (
-        "In the figure of costs a mark is a scheduler at the end of its run; marks of nearly equal "
-        "costs are moved apart sideways"
+        "In the figure of costs a mark is a scheduler at the end of its run; marks get smaller in "
+        "the order of the legend, so that those in one place are seen"
     )
     if seeds == 1:
         return f"{text}."

@@ -228,6 +228,8 @@ def _user_class(where: str, name: str, spec: str) -> type[Scheduler]:
 
 def _module(where: str, spec: str) -> ModuleType:
     if not where.endswith(".py"):
+        if "/" in where or Path(where).is_file():
+            raise ValueError(f"scheduler {spec!r}: {where} is not a Python file (.py)")
         try:
             return importlib.import_module(where)
         except Exception as error:

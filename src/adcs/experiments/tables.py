@@ -161,8 +161,8 @@ def difference_note(rows: Sequence[Row]) -> str:
         return f"{text}."
     return (
         f"{text}, corrected by Holm's method for the {count} schedulers that a column compares "
-        f"with the baseline: the probability that any p < {LEVEL} of a column is due to chance is "
-        f"at most {LEVEL}."
+        f"with the baseline: the probability that a column has p < {LEVEL} for any scheduler "
+        f"without a difference is at most {LEVEL}."
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from adcs._types import Float64Array
 from adcs.experiments.config import Experiment
-from adcs.experiments.figures import add_legend, fold, mathtext
+from adcs.experiments.figures import add_legend, fold, mathtext, write_figure
 from adcs.experiments.specs import make_scheduler
 from adcs.reports.quality import rescale
 from adcs.schedulers import ADCS, Determinantal, Uniform
@@ -130,8 +130,4 @@ def draw(analysis: Analysis, path: str | Path) -> Path:
         shown |= dict(zip(labels, handles, strict=True))
     texts = [label for label, *_ in CURVES.values() if label in shown]
     add_legend(figure, [shown[text] for text in texts], texts, 3)
-    target = Path(path)
-    # The PDF's creation date would make equal figures differ.
-    pdf = target.suffix == ".pdf"
-    figure.savefig(target, dpi=150, metadata={"CreationDate": None} if pdf else None)
-    return target
+    return write_figure(figure, Path(path))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adcs._npz import Unreadable, read_npz
+from adcs._npz import Unreadable, is_unicode, read_npz
 from adcs._validation import near_by
 
 Features = NDArray[np.uint8] | NDArray[np.float32]
@@ -169,6 +169,8 @@ def from_npz(path: str | Path) -> Dataset:
     2
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: it is a folder, a pipe or a device, not an .npz file")
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file{near_by(path)}")
     try:
@@ -217,6 +219,8 @@ def _labels(y: ArrayLike, what: str) -> NDArray[np.int64] | NDArray[np.str_]:
         except UnicodeDecodeError as error:
             raise ValueError(f"{what} holds bytes that are not ASCII text") from error
     if labels.dtype.kind == "U":
+        if not is_unicode(labels):
+            raise ValueError(f"{what} holds text that is not Unicode")
         return labels
     if labels.dtype.kind not in "buif":
         raise ValueError(f"{what} holds {labels[0]!s}; labels are whole numbers or text")
@@ -224,5 +228,6 @@ def _labels(y: ArrayLike, what: str) -> NDArray[np.int64] | NDArray[np.str_]:
     whole = (labels == np.floor(labels)) & (labels >= -limit) & (labels <= limit)
     if not whole.all():
         where = int(np.argmin(whole))
-        raise ValueError(f"{what} holds {labels[where]} at {where}; labels are whole numbers")
+        rule = "labels are whole numbers from -2^53 to 2^53"
+        raise ValueError(f"{what} holds {labels[where]} at {where}; {rule}")
     return labels.astype(np.int64)
