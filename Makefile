@@ -3,10 +3,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: run federation simulation test lint unit bench hooks check locked lock package clean
+.PHONY: run paper beyond federation simulation test lint unit bench hooks check locked lock package clean
 
 run: $(READY)-run
 	$(BIN)/adcs compare --fallback-data digits
+
+# Options: SEEDS=2 ROUNDS=1500 DATA=digits DATA_FOLDER=DIR JOBS=1 ONLY="figure-1 table-1", and
+# OUT=DIR, a new folder or one to continue.
+REPRODUCTION = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+	$(if $(DATA),--data '$(DATA)') $(if $(DATA_FOLDER),--data-folder '$(DATA_FOLDER)') \
+	$(if $(OUT),--out '$(OUT)') $(if $(JOBS),--jobs $(JOBS))
+
+paper beyond: $(READY)-run
+	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
 
 federation simulation: $(READY)-flower
 	$(BIN)/python examples/flower-fashion-mnist/run.py $@

@@ -19,7 +19,7 @@ from adcs.dpp.exact import exact_map
 from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import similarity, unit_rows
 from adcs.schedulers import Uniform
-from adcs.simulation.data import load
+from adcs.simulation.datasets import load
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
 from adcs.simulation.models import MLP
@@ -56,8 +56,8 @@ class Updates:
     def __call__(self, rng: np.random.Generator, n: int) -> Instance:
         for _ in range(100):
             self.simulation.step()
-        x, y = self.federation.batches(10**6 + self.simulation.round, np.arange(30))
-        ws = np.repeat(self.simulation.ws[:1], 30, axis=0)
+        x, y = self.federation.batches(10**6 + self.simulation.server_round, np.arange(30))
+        ws = np.repeat(self.simulation.parameters[:1], 30, axis=0)
         losses, rows = self.model.stacked(ws, x, y)
         return rows.astype(np.float64), losses.astype(np.float64)
 

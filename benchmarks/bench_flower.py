@@ -25,9 +25,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import adcs
+from adcs.federated import ReplyChecks, SentModel, plan_probe
 from adcs.flower import LocalGrid, Scheduled, probe_mod
-from adcs.flower.asking import make_probe
-from adcs.flower.replies import Model, Rules
+from adcs.flower.transport import probe_messages
 from adcs.schedulers.base import Request
 
 K = 256
@@ -40,15 +40,15 @@ class Timed(adcs.ADCS):
         super().__init__(**settings)
         self.seconds: list[float] = []
 
-    def observe(self, round: int, reports: Any, source: Any) -> None:
+    def observe(self, server_round: int, reports: Any, source: Any) -> None:
         started = time.perf_counter()
-        super().observe(round, reports, source)
+        super().observe(server_round, reports, source)
         if source == "probe":
             self.seconds.append(time.perf_counter() - started)
 
-    def select(self, round: int, available: Any, m: int) -> adcs.Cohort:
+    def select(self, server_round: int, available: Any, m: int) -> adcs.Cohort:
         started = time.perf_counter()
-        cohort = super().select(round, available, m)
+        cohort = super().select(server_round, available, m)
         self.seconds[-1] += time.perf_counter() - started
         return cohort
 
@@ -132,17 +132,15 @@ def client(repeats: int) -> None:
     model = ArrayRecord({key: Array(array) for key, array in weights.items()})
     content = RecordDict({"arrays": model, "config": ConfigRecord({"server-round": 1})})
     training = Message(content, grid.nodes[0].node_id, "train")
-    probe = make_probe(
+    probe = plan_probe(
         Request((0,), frozenset({"update", "loss"}), adcs.Sketcher(size=K)),
         0,
-        {grid.nodes[0].node_id: training},
-        Model(content),
-        rules=Rules("num-examples", "train_loss"),
-        evaluate_config=ConfigRecord(),
+        SentModel(weights),
+        ReplyChecks("num-examples", "train_loss"),
     )
     extra = []
     for _ in range(repeats):
-        message = Message(probe.contents[grid.nodes[0].node_id], grid.nodes[0].node_id, "train")
+        [message] = probe_messages(probe, [training], ConfigRecord())
         started = time.perf_counter()
         [reply] = grid.send_and_receive([message])
         extra.append(time.perf_counter() - started - spent[-1])
@@ -158,11 +156,11 @@ def client(repeats: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--places", type=int, default=100)
+    parser.add_argument("--cohort", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    server(arguments.nodes, arguments.places, arguments.rounds)
+    server(arguments.nodes, arguments.cohort, arguments.rounds)
     client(repeats=3)
 
 

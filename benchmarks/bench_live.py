@@ -21,9 +21,8 @@ import numpy as np
 
 import adcs
 from adcs.dpp.kernel import unit_rows
-from adcs.schedulers import live_kernel
-from adcs.schedulers.live_kernel import LiveKernel
-from adcs.signals.report import ClientReport
+from adcs.reports.report import ClientReport
+from adcs.schedulers.live_adcs import LiveKernel
 
 SIZES = [(30, 18, 7850), (1000, 18, 256), (10_000, 18, 256)]
 
@@ -38,33 +37,33 @@ class Rounds:
         self.rows = rng.standard_normal((n, d), dtype=np.float32)
         self.rows += 2.0 * rng.standard_normal((10, d), dtype=np.float32)[np.arange(n) % 10]
         self.losses = rng.uniform(1.0, 2.0, n)
-        self.round = 0
+        self.server_round = 0
 
     def play(self) -> float:
         """Return the scheduler's milliseconds in one round."""
         spent = 0.0
-        rng = np.random.default_rng(self.round)
+        rng = np.random.default_rng(self.server_round)
 
         def reports(clients: tuple[int, ...]) -> list[ClientReport]:
             noise = rng.uniform(0.9, 1.1, len(clients))
             return [
-                ClientReport(c, self.round, loss=self.losses[c] * x, update=self.rows[c] * x)
+                ClientReport(c, self.server_round, loss=self.losses[c] * x, update=self.rows[c] * x)
                 for c, x in zip(clients, noise, strict=True)
             ]
 
         start = time.perf_counter()
-        request = self.scheduler.request(self.round, self.clients, self.m)
+        request = self.scheduler.request(self.server_round, self.clients, self.m)
         spent += time.perf_counter() - start
         told = reports(request.clients)
         start = time.perf_counter()
-        self.scheduler.observe(self.round, told, "probe")
-        cohort = self.scheduler.select(self.round, self.clients, self.m)
+        self.scheduler.observe(self.server_round, told, "probe")
+        cohort = self.scheduler.select(self.server_round, self.clients, self.m)
         spent += time.perf_counter() - start
         told = reports(cohort.clients)
         start = time.perf_counter()
-        self.scheduler.observe(self.round, told, "training")
+        self.scheduler.observe(self.server_round, told, "training")
         spent += time.perf_counter() - start
-        self.round += 1
+        self.server_round += 1
         return 1e3 * spent
 
 
@@ -88,18 +87,17 @@ def bench_rounds() -> None:
 def bench_kernel() -> None:
     print("\nms to take in m new rows, and to compute the similarity anew")
     print(f"{'N, m, d':>18} {'row by row':>11} {'rebuilt':>9} {'ratio':>7}")
-    live_kernel.GRAM_LIMIT = 10_000  # the matrix is kept at every size here
     for n, m, d in SIZES:
         rng = np.random.default_rng(1)
         unit = unit_rows(rng.standard_normal((n, d), dtype=np.float32))
-        kernel = LiveKernel()
-        kernel.put(np.arange(n), unit, np.ones(n))
+        kernel = LiveKernel(gram_limit=10_000)  # the matrix is kept at every size here
+        kernel.update(np.arange(n), unit, np.ones(n))
         fresh = unit_rows(rng.standard_normal((m, d), dtype=np.float32))
         times: list[tuple[float, float]] = []
         for repeat in range(3 if n == 10_000 else 31):
             clients = np.sort(np.random.default_rng(repeat).permutation(n)[:m])
             start = time.perf_counter()
-            kernel.put(clients, fresh, np.ones(m))
+            kernel.update(clients, fresh, np.ones(m))
             middle = time.perf_counter()
             np.asarray(kernel.unit @ kernel.unit.T, dtype=np.float64)
             times.append((middle - start, time.perf_counter() - middle))

@@ -33,9 +33,18 @@ from typing import Any
 
 import numpy as np
 
-from adcs.dpp.greedy import greedy_map, greedy_map_features, greedy_map_trusted
-from adcs.dpp.kernel import similarity, unit_rows
-from adcs.dpp.scoring import Scoring
+from adcs.dpp import (
+    Constraints,
+    Scoring,
+    Selection,
+    greedy,
+    greedy_map,
+    greedy_map_features,
+    greedy_map_trusted,
+    similarity,
+    unit_rows,
+)
+from adcs.dpp.greedy_lazy import FeatureRows, KernelRows, LazySearch
 
 SIZES = [
     (5_000, 500, 1024, 4.0),
@@ -44,6 +53,21 @@ SIZES = [
     (1_000_000, 100, 128, 12.0),
 ]
 KERNELS = [(30, 18), (1_000, 100), (5_000, 500)]
+# Sizes at which the searches behind greedy MAP are compared with each other.
+PIVOTED = [(10, 3), (30, 18), (64, 10), (64, 32), (128, 32)]
+LAZY_KERNEL = [(1_000, 18), (1_500, 100), (3_000, 18), (3_000, 300), (5_000, 500), (10_000, 200)]
+LAZY = [
+    (30, 18, 7850),
+    (64, 10, 256),
+    (128, 18, 256),
+    (200, 18, 7850),
+    (600, 300, 256),
+    (1_000, 18, 256),
+    (1_000, 100, 256),
+    (1_000, 500, 256),
+    (2_000, 1_000, 256),
+    (3_000, 18, 256),
+]
 # Theta, and the diversity and scale by which pyversity's weights are the same:
 # exp((1 - diversity) scale q) is exp(alpha q).
 SETTINGS = [(0.8, 0.5, 4.0), (0.5, 0.5, 1.0), (0.0, 1.0, 1.0)]
@@ -147,6 +171,72 @@ def bench_kernels(quick: bool) -> None:
         )
 
 
+def dense(c: np.ndarray, m: int, q: np.ndarray, scoring: Scoring) -> Selection:
+    """Greedy MAP by the dense search, whatever the size."""
+    resolved = Constraints().resolve(len(c), m)
+    return greedy._run(lambda: greedy._DenseSearch(c, scoring, q, m), q, scoring, resolved, m)
+
+
+def pivoted(c: np.ndarray, m: int, q: np.ndarray, scoring: Scoring) -> Selection:
+    """Greedy MAP by pivoted Cholesky, and by the dense search where that gives no answer."""
+    picks = greedy._pivoted_cholesky(c, scoring, q, m)
+    return dense(c, m, q, scoring) if picks is None else greedy._selection(picks, q, scoring)
+
+
+def lazy_kernel(c: np.ndarray, m: int, q: np.ndarray, scoring: Scoring) -> Selection:
+    """Greedy MAP by the lazy search over a kernel, whatever the size."""
+    rows, resolved = KernelRows(c), Constraints().resolve(len(c), m)
+    return greedy._run(lambda: LazySearch(rows, scoring, q, m), q, scoring, resolved, m)
+
+
+def lazy(x: np.ndarray, m: int, q: np.ndarray, scoring: Scoring) -> Selection:
+    """Greedy MAP by the lazy search, whatever the size."""
+    rows, resolved = FeatureRows(x), Constraints().resolve(len(x), m)
+    return greedy._run(lambda: LazySearch(rows, scoring, q, m), q, scoring, resolved, m)
+
+
+def bench_paths(quick: bool) -> None:
+    """The searches behind greedy MAP against each other: a path stays if it is faster somewhere."""
+    print("\nkernel given: time of pivoted Cholesky over that of the dense search")
+    for n, m in PIVOTED:
+        c, q = similarity(unit_rows(features("gaussian", n, 256))), relevance(n).astype(float)
+        for theta in (0.0, 0.8):
+            scoring = Scoring.of_kernel(c, q, theta=theta)
+            calls = (partial(pivoted, c, m, q, scoring), partial(dense, c, m, q, scoring))
+            assert (calls[0]().indices == calls[1]().indices).all()
+            one, other = alternate(100 if quick else 400, *calls)
+            print(f"{f'{n}, {m}':>20} {theta:>5} {one:>8.3f} {other:>8.3f} ms {one / other:>6.2f}")
+    print("\nkernel given: time of the lazy search over that of the dense search")
+    for n, m in LAZY_KERNEL[:-1] if quick else LAZY_KERNEL:
+        c, q = similarity(unit_rows(features("gaussian", n, 1024))), relevance(n).astype(float)
+        for theta in (0.0, 0.8):
+            scoring = Scoring.of_kernel(c, q, theta=theta)
+            calls = (partial(lazy_kernel, c, m, q, scoring), partial(dense, c, m, q, scoring))
+            assert (calls[0]().indices == calls[1]().indices).all()
+            one, other = alternate(5 if quick else 15, *calls)
+            used = "lazy" if n > greedy._LARGE and (theta or m >= greedy._MANY) else "dense"
+            print(
+                f"{f'{n}, {m}':>20} {theta:>5} {one:>8.2f} {other:>8.2f} ms "
+                f"{one / other:>6.2f}  used: {used}"
+            )
+    print("\nfeatures given: time with the kernel formed over that of the lazy search")
+    for n, m, d in LAZY:
+        x, q = features("gaussian", n, d), relevance(n).astype(float)
+        for theta in (0.0, 0.8):
+            scoring = Scoring.of_features(x, q, theta=theta)
+            formed = lambda x=x, m=m, q=q, s=scoring: greedy_map_trusted(  # noqa: E731
+                FeatureRows(x).gram(), m, s, quality=q
+            )
+            calls = (formed, partial(lazy, x, m, q, scoring))
+            assert (calls[0]().indices == calls[1]().indices).all()
+            one, other = alternate(3 if quick or n > 500 else 30, *calls)
+            used = "kernel" if n <= max(greedy._SMALL, min(2 * m, greedy._LARGE)) else "lazy"
+            print(
+                f"{f'{n}, {m}, {d}':>20} {theta:>5} {one:>8.2f} {other:>8.2f} ms "
+                f"{one / other:>6.2f}  used: {used}"
+            )
+
+
 def bench_small() -> None:
     x, losses = features("gaussian", 30, 7850).astype(np.float64), np.linspace(0.5, 2.5, 30)
     print("\n30 updates of length 7850, m = 18, kernel included; ms")
@@ -186,13 +276,19 @@ def memory_used(kind: str, theta: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repeats")
+    parser.add_argument("--paths", action="store_true", help="only the searches among themselves")
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory:
         print(memory_used(options.memory[0], float(options.memory[1])))
         return
+    if options.paths:
+        bench_kernels(options.quick)
+        bench_paths(options.quick)
+        return
     bench_features(options.quick)
     bench_kernels(options.quick)
+    bench_paths(options.quick)
     bench_small()
     if not options.quick:
         bench_memory()

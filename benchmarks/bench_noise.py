@@ -28,11 +28,11 @@ ROUNDS = (500, 4000)
 FAR = 10**6  # rounds whose batches no run has seen
 
 
-def gradients(simulation: Simulation, round: int) -> tuple[np.ndarray, np.ndarray]:
+def gradients(simulation: Simulation, server_round: int) -> tuple[np.ndarray, np.ndarray]:
     """All clients' updates on the batches of a round, and their losses."""
     everyone = np.arange(len(simulation.federation.clients))
-    x, y = simulation.federation.batches(round, everyone)
-    ws = np.repeat(simulation.ws[:1], everyone.size, axis=0)
+    x, y = simulation.federation.batches(server_round, everyone)
+    ws = np.repeat(simulation.parameters[:1], everyone.size, axis=0)
     losses, rows = simulation.model.stacked(ws, x, y)
     return rows.astype(np.float64), losses.astype(np.float64)
 
@@ -43,7 +43,7 @@ def mean_noise(simulation: Simulation, draws: int) -> dict[str, float]:
     full = np.array(
         [
             simulation.model.loss_and_gradient(
-                simulation.ws[0], *simulation.federation.all_of(client)
+                simulation.parameters[0], *simulation.federation.all_of(client)
             )[1]
             for client in clients
         ]
@@ -68,11 +68,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=1500, help="draws of the batches")
     options = parser.parse_args()
-    simulation = Experiment(schedulers={"ADCS": "ADCS(refresh_every=1)"}).simulation(0)
+    simulation = Experiment.of(schedulers={"ADCS": "ADCS(refresh_every=1)"}).simulation(0)
     print(f"norm of the mean noise of a cohort over {options.draws} draws of the batches")
     print(f"{'after':>12} {'reused':>8} {'fresh':>8} {'by chance':>10} {'||g_N||':>8}")
     for rounds in ROUNDS:
-        while simulation.round < rounds:
+        while simulation.server_round < rounds:
             simulation.step()
         found = mean_noise(simulation, options.draws)
         print(

@@ -32,7 +32,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
@@ -40,10 +39,10 @@ from statistics import median
 
 import numpy as np
 
-from adcs.dpp.facility import facility_location, pairwise_distances
+from adcs.dpp.facility_location import facility_location, pairwise_distances
 from adcs.dpp.greedy import greedy_map_features
 from adcs.experiments.config import Experiment
-from adcs.simulation.data import from_arrays
+from adcs.simulation.datasets import from_arrays
 
 METHODS = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS")
 PLAIN = "PyTorch, loop over clients"
@@ -54,7 +53,7 @@ N, M, BATCH, RATE, REFRESH, EVALUATE = 30, 18, 16, 0.001, 20, 100
 def run_adcs(simulation, rounds: int) -> float:
     start = time.perf_counter()
     for _ in range(rounds):
-        if simulation.round % EVALUATE == 0:
+        if simulation.server_round % EVALUATE == 0:
             simulation.evaluate()
         simulation.step()
     return time.perf_counter() - start
@@ -80,7 +79,7 @@ class TorchLoop:
             torch.nn.init.zeros_(model.weight)
             torch.nn.init.zeros_(model.bias)
         self.cohorts: dict[str, list[int]] = {}
-        self.round = 0
+        self.server_round = 0
 
     def batch(self, client: int):
         part = self.parts[client]
@@ -145,9 +144,9 @@ class TorchLoop:
     def step(self, name: str) -> None:
         model, everyone = self.models[name], list(range(N))
         rows = None
-        due = self.round % REFRESH == 0
+        due = self.server_round % REFRESH == 0
         if name == "Uniform":
-            chosen = np.random.default_rng(self.round).choice(N, M, replace=False).tolist()
+            chosen = np.random.default_rng(self.server_round).choice(N, M, replace=False).tolist()
         elif name == "PowerOfChoice":
             chosen = np.argsort(-self.losses(model))[:M].tolist()
         elif name == "OCS":
@@ -179,10 +178,10 @@ class TorchLoop:
         start = time.perf_counter()
         for _ in range(rounds):
             for name in METHODS:
-                if self.round % EVALUATE == 0:
+                if self.server_round % EVALUATE == 0:
                     self.evaluate(name)
                 self.step(name)
-            self.round += 1
+            self.server_round += 1
         return time.perf_counter() - start
 
 
@@ -232,7 +231,7 @@ def plain_loop(seed: int) -> Loop:
 def compare(rounds: int, repeats: int, threads: int) -> None:
     import torch
 
-    wide, split = (replace(Experiment(), pass_width=width) for width in (6, 3))
+    wide, split = (Experiment.of(pass_width=width) for width in (6, 3))
     federation = wide.simulation(0).federation
     torch.set_num_threads(threads)
     seeds, (six,) = range(threads), wide.passes()
@@ -275,11 +274,8 @@ def scaling() -> None:
             if name == "DivFL" and clients > 3000:
                 cells.append("-")  # its distances alone are N x N
                 continue
-            experiment = replace(
-                Experiment(),
-                clients=clients,
-                partition="iid",
-                schedulers={name: f"{name}({sketch})"},
+            experiment = Experiment.of(
+                clients=clients, partition="iid", schedulers={name: f"{name}({sketch})"}
             )
             simulation = experiment.simulation(0, dataset=data)
             simulation.step()
@@ -299,7 +295,7 @@ def memory() -> None:
         "from adcs.experiments.config import Experiment\n"
         "s = Experiment().simulation(0)\n"
         "for _ in range(250):\n"
-        "    (s.evaluate(), s.step(measured=True)) if s.round % 100 == 0 else s.step()\n"
+        "    (s.evaluate(), s.step(measured=True)) if s.server_round % 100 == 0 else s.step()\n"
         "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )
     output = subprocess.run(

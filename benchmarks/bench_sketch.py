@@ -18,8 +18,8 @@ import numpy as np
 
 from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import objective, similarity, unit_rows
-from adcs.signals.sketch import Sketcher
-from adcs.simulation.data import load
+from adcs.reports.sketch import Sketcher
+from adcs.simulation.datasets import load
 
 M, BATCH, RATE = 18, 16, 0.001
 SIZE = max(256, 8 * M)
@@ -84,7 +84,7 @@ def accuracy(data: str, ages: tuple[int, ...], draws: int) -> None:
     kinds = [("count", "int8"), ("count", "float32"), ("sparse", "int8"), ("gaussian", "int8")]
     print(f"\nObjective lost, nats: N = 30, m = {M}, d = {d}, k = {SIZE}, {draws} draws")
     print(
-        f"{'round':>6} {'sketch':>16} {'theta=0.8 median':>17} {'worst':>7}"
+        f"{'server_round':>6} {'sketch':>16} {'theta=0.8 median':>17} {'worst':>7}"
         f" {'theta=0 median':>15} {'worst':>7} {'RMS cosine error':>17}"
     )
     age = 0

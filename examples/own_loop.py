@@ -1,8 +1,8 @@
-"""A complete federated loop of somebody who uses no framework: NumPy, adcs, and nothing else.
+"""A complete federated training loop with NumPy and adcs only, without a framework.
 
-Thirty clients hold one class each of made-up data; eighteen train in each round. The
-loop goes over the whole contract: enrolment, request, probe, select, training replies, and a state
-saved and restored half-way. Run it with `python examples/own_loop.py`.
+Thirty clients hold one class each of synthetic data; eighteen train in each round. The loop uses
+the whole contract: enrolment, request, probe, select, training replies, and a state that is saved
+and restored half-way. Run it with `python examples/own_loop.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 import adcs
-from adcs.schedulers.state import pack, unpack
 
 CLASSES, PER_CLASS, FEATURES = 10, 3, 30
 CLIENTS = [f"site-{k}{letter}" for k in range(CLASSES) for letter in "abc"]
@@ -18,10 +17,10 @@ M, ROUNDS, RATE = 18, 200, 0.5
 
 
 def make_data(seed: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return each client's examples: one class, its images scattered around a centre."""
+    """Return each client's examples: one class each, normally distributed around its centre."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((CLASSES, FEATURES))
-    # Two classes are hard to tell apart: somebody has to be worst off.
+    # Two classes are hard to tell apart, so that some clients have a lower accuracy.
     centres[3] = centres[7] + 0.5 * rng.standard_normal(FEATURES)
     data = {}
     for i, client in enumerate(CLIENTS):
@@ -32,7 +31,7 @@ def make_data(seed: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def loss_and_gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
-    """Softmax regression."""
+    """Return loss and gradient of softmax regression."""
     logits = x @ w
     logits -= logits.max(axis=1, keepdims=True)
     p = np.exp(logits)
@@ -50,33 +49,33 @@ def train(scheduler: adcs.Scheduler, rounds: int = ROUNDS) -> tuple[float, float
     sizes = [adcs.ClientReport(c, 0, examples=len(data[c][1])) for c in CLIENTS]
     scheduler.observe(0, sizes, "enrolment")
 
-    for round in range(rounds):
-        available = [c for i, c in enumerate(CLIENTS) if (i + round) % 7]  # some are away
+    for server_round in range(rounds):
+        available = [c for i, c in enumerate(CLIENTS) if (i + server_round) % 7]  # not everyone
 
-        # Ask whom the scheduler wants to hear of, and tell it what they say.
-        request = scheduler.request(round, available, M)
+        # Probe the clients that the scheduler requests, and report their answers.
+        request = scheduler.request(server_round, available, M)
         answers = []
         for client in request.clients:
             loss, gradient = loss_and_gradient(w, *data[client])
-            answers.append(adcs.ClientReport(client, round, loss=loss, update=gradient))
-        scheduler.observe(round, answers, "probe")
+            answers.append(adcs.ClientReport(client, server_round, loss=loss, update=gradient))
+        scheduler.observe(server_round, answers, "probe")
 
-        # Train with the cohort.
-        cohort = scheduler.select(round, available, M)
+        # Train with the cohort, and report its replies.
+        cohort = scheduler.select(server_round, available, M)
         total, step, replies = 0.0, np.zeros_like(w), []
         for client, weight in zip(cohort.clients, cohort.weights, strict=True):
             loss, gradient = loss_and_gradient(w, *data[client])
             step += weight * gradient
             total += weight
-            replies.append(adcs.ClientReport(client, round, loss=loss, update=gradient))
+            replies.append(adcs.ClientReport(client, server_round, loss=loss, update=gradient))
         if cohort.clients:
             w -= RATE * step / (total if cohort.normalise else len(CLIENTS))
-        scheduler.observe(round, replies, "training")
+        scheduler.observe(server_round, replies, "training")
 
-        # Stop and go on: everything the scheduler knows fits into bytes.
-        if round == rounds // 2:
-            saved = pack(scheduler.state())
-            scheduler.restore(unpack(saved))
+        # The scheduler's state can be saved as bytes and restored at any time.
+        if server_round == rounds // 2:
+            saved = scheduler.to_bytes()
+            scheduler.from_bytes(saved)
 
     accuracy = [float(((x @ w).argmax(axis=1) == y).mean()) for x, y in data.values()]
     return min(accuracy), float(np.mean(accuracy))

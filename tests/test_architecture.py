@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -72,6 +75,26 @@ def test_core_import_is_light() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    heavy = {"matplotlib", "sklearn", "pandas", "typer", "rich", "pooch", "flwr", "ray", "torch"}
+    heavy = {
+        "matplotlib",
+        "sklearn",
+        "pandas",
+        "typer",
+        "rich",
+        "pydantic",
+        "pooch",
+        "flwr",
+        "ray",
+        "torch",
+    }
     assert not heavy & set(loaded)
     assert "adcs" in loaded
+
+
+@pytest.mark.parametrize("name", ["dpp", "reports", "schedulers"])
+def test_dataclasses_are_frozen(name: str) -> None:
+    package = importlib.import_module(f"adcs.{name}")
+    for found in pkgutil.walk_packages(package.__path__, f"adcs.{name}."):
+        for kind in vars(importlib.import_module(found.name)).values():
+            if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+                assert kind.__dataclass_params__.frozen, kind  # type: ignore[attr-defined]

@@ -40,7 +40,11 @@ GOOD = np.random.default_rng(0).standard_normal((6, 4))
         (GOOD, {"m": 2, "candidates": [0, 1, 2], "required": [5]}, "row 5"),
         (GOOD, {"m": 4, "groups": [0] * 6, "caps": 2}, "admit only 2"),
         (GOOD, {"m": 4, "caps": 2}, "groups"),
-        (GOOD, {"m": 2, "groups": list("aabbcc"), "caps": {"a": -1}}, "'a' has -1"),
+        (
+            GOOD,
+            {"m": 2, "groups": list("aabbcc"), "caps": {"a": -1}},
+            "'a' must be a whole number >= 0, got -1",
+        ),
     ],
 )
 def test_bad_input_is_one_clear_sentence(updates, kwargs, named):
@@ -116,3 +120,89 @@ def test_a_frame_is_its_values() -> None:
 def test_what_is_no_real_number_is_not_read_as_one(rows) -> None:
     with pytest.raises(ValueError, match="updates must be numbers"):
         adcs.select(rows, 1)
+
+
+class NoArray:
+    """Like a tensor that requires a gradient: its conversion to an array fails."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("call detach() first")
+
+
+STRINGS = np.array(["a"] * 6, dtype=np.dtypes.StringDType())
+MASKED = np.ma.masked_array(np.ones(6), mask=[0, 0, 0, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "named"),
+    [
+        # Caps never fail open.
+        ({"groups": dict.fromkeys(range(6), "x"), "caps": 1}, r"groups must be a list .* \{0: 'x'"),
+        ({"groups": set("abcdef"), "caps": 1}, "groups must be a list of labels"),
+        ({"groups": (i for i in range(6)), "caps": 1}, "groups must be a list of labels"),
+        ({"groups": 3, "caps": 1}, "groups must be a list of labels, .* got 3"),
+        ({"groups": NoArray(), "caps": 1}, "groups must be a list of labels"),
+        ({"groups": [1, 2], "caps": 1}, "one for each of the 6 rows, got 2"),
+        ({"groups": [[1], [1], [2], [2], [3], [3]], "caps": 1}, r"hashable, .* got \[1\]"),
+        ({"groups": [([],)] * 6, "caps": 1}, r"hashable, .* got \(\[\],\)"),
+        ({"groups": np.ones((6, 2)), "caps": 1}, "hashable"),
+        ({"groups": np.full(6, np.nan), "caps": 1}, "a group must be equal to itself, got .*nan"),
+        ({"groups": ["x"] * 6, "caps": {"X": 1}}, "caps must name groups of rows, got 'X'"),
+        ({"groups": ["x"] * 6, "caps": {10**5000: 1}}, "got a value of type int"),
+        ({"groups": ["x"] * 6, "caps": np.timedelta64(1)}, "whole number >= 0, got .*timedelta"),
+        # What is no array of numbers.
+        ({"quality": NoArray()}, "quality must be numbers, .* NoArray .* detach"),
+        ({"quality": STRINGS}, "quality must be numbers, got 'a'"),
+        ({"quality": MASKED}, "quality must be numbers, got an array with masked entries"),
+        ({"candidates": NoArray()}, "candidates must be a list of row indices"),
+        ({"candidates": MASKED.astype(int)}, "candidates must be a list of row indices"),
+        ({"candidates": [[0], [1, 2]]}, r"candidates must be .* indices, got \[\[0\], \[1, 2\]\]"),
+        ({"candidates": [10**5000]}, "candidates must be a list of row indices"),
+        ({"required": NoArray()}, "required must be a list of row indices"),
+        ({"m": np.timedelta64(2)}, "m must be a whole number, got .*timedelta64"),
+        ({"m": 10**5000}, r"\(6\), got a value of type int"),
+        ({"candidates": ["x" * 10_000]}, r"got \['x{58}\.\.\.$"),
+    ],
+)
+def test_settings_of_a_wrong_kind_are_refused(kwargs, named):
+    with pytest.raises(ValueError, match=named) as caught:
+        adcs.select(GOOD, **{"m": 2, **kwargs})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [
+        {7: [1, 0], 9: [0, 1], 11: [1, 1]},
+        {1, 2, 3},
+        b"abcd",
+        bytearray(b"abcd"),
+        "abcd",
+        [1, 2, 3, 4],
+        [[1, 2], 3],
+        5,
+        None,
+        NoArray(),
+        [NoArray(), NoArray()],
+        [[NoArray(), [1.0]], [NoArray(), [1.0]]],
+        np.ma.masked_array(np.eye(3), mask=np.eye(3)),
+        [np.ma.masked_array([1.0, 2.0], mask=[0, 1]), np.ones(2)],
+        [[np.ma.masked_array([1.0, 2.0], mask=[0, 1])], [np.ones(2)]],
+        np.array([["a", "b"]], dtype=np.dtypes.StringDType()),
+        np.array([[1, 2]], dtype="m8[s]"),
+    ],
+)
+def test_updates_of_a_wrong_kind_are_refused(updates) -> None:
+    with pytest.raises(ValueError, match=r"^updates must ") as caught:
+        adcs.select(updates, 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_kinds_of_arrays_that_are_taken() -> None:
+    expected = adcs.select(GOOD, 3).tolist()
+    assert adcs.select(memoryview(GOOD), 3).tolist() == expected
+    assert adcs.select(np.ma.masked_array(GOOD), 3).tolist() == expected
+    assert adcs.select(tuple(GOOD), 3).tolist() == expected
+    assert adcs.select(GOOD, 3, groups=["x"] * 6, caps=2**63).tolist() == expected
+    assert adcs.select(GOOD, 3, groups=["x"] * 6, caps={"x": 10**5000}).tolist() == expected

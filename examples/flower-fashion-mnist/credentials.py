@@ -2,8 +2,8 @@
 
     python credentials.py FOLDER --nodes 5
 
-makes ca.crt, server.crt and server.key in FOLDER, and for each node node-N (its private key, which
-stays with the node) and node-N.pub (which is registered with the SuperLink).
+creates ca.crt, server.crt and server.key in FOLDER, and for each node its private key node-N, which
+stays with the node, and its public key node-N.pub, which is registered with the SuperLink.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ DAYS = 30
 
 
 def make_certificates(folder: Path, hosts: tuple[str, ...] = ("127.0.0.1", "localhost")) -> None:
-    """Make a certificate authority, and a certificate for a server under these names."""
+    """Create a certificate authority, and a certificate for a server with these names."""
     folder.mkdir(parents=True, exist_ok=True)
     authority_key = ec.generate_private_key(ec.SECP384R1())
     authority = _name("adcs loopback authority")
-    # The authority's key is used here once and is not kept: nobody can sign more with it.
+    # The authority's key is used once and not stored, so that nothing else can be signed with it.
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
     ca = (
         _certificate(authority, authority, authority_key)
@@ -56,7 +56,7 @@ def make_certificates(folder: Path, hosts: tuple[str, ...] = ("127.0.0.1", "loca
 
 
 def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a SuperNode's key pair in OpenSSH's format; return the private and the public file."""
+    """Create a SuperNode's key pair in OpenSSH's format; return the private and the public file."""
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     private, public = folder / name, folder / f"{name}.pub"

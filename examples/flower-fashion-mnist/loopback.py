@@ -1,8 +1,7 @@
-"""Flower's processes on this machine: started together, watched, and all of them stopped.
+"""Starts and stops Flower's processes on this machine.
 
-Each process is the head of a session of its own, so that a Ctrl-C in the terminal reaches this
-script alone, which then stops them in order. Ports are free ones, and Flower's home is a folder
-of the federation's own.
+Each process leads its own session, so that Ctrl-C in the terminal reaches only this script, which
+then stops them in order. Ports are free ones, and Flower's home is a separate folder.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ QUIET = {
 
 
 class Loopback:
-    """A SuperLink, SuperNodes and runs, which end with the `with` block.
+    """A SuperLink, SuperNodes and runs, which are stopped at the end of the `with` block.
 
     Parameters
     ----------
@@ -44,7 +43,7 @@ class Loopback:
     simulation
         Whether the SuperLink simulates its nodes (on Ray) rather than waiting for SuperNodes.
     certificates
-        A folder with ca.crt, server.crt and server.key: TLS, and nodes are authenticated.
+        A folder with ca.crt, server.crt and server.key; enables TLS and node authentication.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Loopback:
         self.certificates = None if certificates is None else certificates.resolve()
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        # Flower starts its helpers by name.
+        # Flower starts further programs by name.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         self.environment = {**os.environ, **QUIET, "FLWR_HOME": str(self.home), "PATH": path}
 
@@ -74,12 +73,12 @@ class Loopback:
         self.stop()
 
     def log(self, name: str) -> str:
-        """Return what a process has written so far."""
+        """Return the output of a process so far."""
         path = self.home / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        """Start a process in the background, with its output in a log of its name."""
+        """Start a process in the background, with its output in a log file of its name."""
         with (self.home / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -93,7 +92,7 @@ class Loopback:
         return process
 
     def start_superlink(self, wait: float = 120.0) -> None:
-        """Start the SuperLink, and return when it answers."""
+        """Start the SuperLink and wait until it answers."""
         command = ["flower-superlink", "--disable-runtime-dependency-installation"]
         command += ["--host", HOST, "--port", str(self.port)]
         if self.simulation:
@@ -125,7 +124,7 @@ class Loopback:
             return False
 
     def start_node(self, name: str, partition: int, key: Path | None = None) -> None:
-        """Start a SuperNode that holds a partition; `key` is its private key."""
+        """Start a SuperNode with a partition; `key` is its private key."""
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
         command += ["--host", HOST, "--port", str(free_port())]
         command += ["--node-config", f"partition-id={partition}"]
@@ -138,7 +137,7 @@ class Loopback:
         self.start(name, command)
 
     def register(self, public_key: Path) -> None:
-        """Tell the SuperLink that the node with this key may join."""
+        """Register a node's public key with the SuperLink."""
         command = ["flwr", "supernode", "register", str(public_key), NAME]
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=120
@@ -149,7 +148,7 @@ class Loopback:
     def run(
         self, app: Path, config: Mapping[str, Any], *, simulated_nodes: int | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a run; the process that is returned ends with it, whatever became of it."""
+        """Start a run; the returned process ends with the run, also if it fails."""
         command = ["flwr", "run", str(app), NAME, "--stream", "--run-config", toml_pairs(config)]
         if simulated_nodes is not None:
             resources = f"num-supernodes={simulated_nodes} client-resources-num-cpus=1"
@@ -157,37 +156,37 @@ class Loopback:
         return self.start("run", command)
 
     def kill(self, name: str) -> None:
-        """Kill a process and what runs under it, as a power cut would."""
+        """Kill a process and its descendants."""
         process = self.processes.pop(name)
-        _signal(family_of([process.pid]), signal.SIGKILL)
+        _signal(process_tree([process.pid]), signal.SIGKILL)
         process.wait()
 
     def stop(self, patience: float = 10.0) -> None:
-        """Stop every process: politely first, and after a while for good."""
+        """Terminate every process, and kill those that remain after `patience` seconds."""
         if not self.processes:
             return
-        # A second Ctrl-C must not leave processes behind.
+        # A second Ctrl-C must not interrupt this.
         before = _ignore_interrupts()
-        heads = list(self.processes.values())
-        family = self._family()
-        for process in heads:
+        started = list(self.processes.values())
+        processes = self._all_processes()
+        for process in started:
             process.terminate()
         deadline = time.monotonic() + patience
-        while any(process.poll() is None for process in heads) and time.monotonic() < deadline:
+        while any(process.poll() is None for process in started) and time.monotonic() < deadline:
             time.sleep(0.1)
-        # What they had started has nothing to lose; they may have started more on their way out.
-        _signal(alive(family) | self._family(), signal.SIGKILL)
-        for process in heads:
+        # Descendants need no clean exit; more may have been started in the meantime.
+        _signal(still_running(processes) | self._all_processes(), signal.SIGKILL)
+        for process in started:
             process.wait()
         self.processes.clear()
         if before is not None:
             signal.signal(signal.SIGINT, before)
 
-    def _family(self) -> set[Process]:
-        """Return all that runs of what was started here."""
-        running = {pid for (pid, _), _, _ in _listing()}
-        # The id of a process that has ended may be somebody else's by now.
-        return family_of(
+    def _all_processes(self) -> set[Process]:
+        """Return all running processes that were started here, with their descendants."""
+        running = {pid for (pid, _), _, _ in _list_processes()}
+        # The id of a process that has ended may have been reused.
+        return process_tree(
             process.pid
             for process in self.processes.values()
             if process.poll() is None or process.pid not in running
@@ -195,15 +194,15 @@ class Loopback:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """Return a free port."""
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        return int(free.getsockname()[1])
 
 
 def toml_pairs(config: Mapping[str, Any]) -> str:
-    """Return a run config as `flwr run` takes it: key=value pairs, values as in TOML."""
-    # JSON's strings, numbers and truth values are TOML's.
+    """Return a run config as `flwr run` expects it: key=value pairs with TOML values."""
+    # Strings, numbers and booleans are the same in JSON and TOML.
     return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
 
 
@@ -213,11 +212,11 @@ def tail(text: str, lines: int = 25) -> str:
 
 
 Process = tuple[int, str]
-"""A process id, and when it was started: ids are used again."""
+"""A process id and its start time, because ids are reused."""
 
 
-def _listing() -> list[tuple[Process, int, int]]:
-    """Return every process that is not a zombie, with its parent and the head of its group."""
+def _list_processes() -> list[tuple[Process, int, int]]:
+    """Return every process that is not a zombie, with its parent and its group."""
     columns = "pid=,ppid=,pgid=,stat=,lstart="
     listed = subprocess.run(["ps", "-A", "-o", columns], capture_output=True, text=True, check=True)
     rows = [line.split(None, 4) for line in listed.stdout.splitlines()]
@@ -228,14 +227,14 @@ def _listing() -> list[tuple[Process, int, int]]:
     ]
 
 
-def family_of(heads: Iterable[int]) -> set[Process]:
-    """Return processes and all that they have started.
+def process_tree(roots: Iterable[int]) -> set[Process]:
+    """Return processes and all their descendants.
 
-    Some of it is in sessions of its own but has its parent; some has lost its parent but is in
-    the group of a head.
+    Some descendants lead their own session but have a parent; others have lost their parent but are
+    still in the process group.
     """
-    listing = _listing()
-    known = set(heads)
+    listing = _list_processes()
+    known = set(roots)
     found: set[Process] = set()
     while new := {
         process
@@ -247,18 +246,19 @@ def family_of(heads: Iterable[int]) -> set[Process]:
     return found
 
 
-def alive(family: set[Process]) -> set[Process]:
-    return family & {process for process, _, _ in _listing()}
+def still_running(processes: set[Process]) -> set[Process]:
+    """Return those of the processes that have not ended."""
+    return processes & {process for process, _, _ in _list_processes()}
 
 
-def _signal(family: set[Process], number: int) -> None:
-    for pid, _ in family:
+def _signal(processes: set[Process], number: int) -> None:
+    for pid, _ in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def _ignore_interrupts() -> Any:
-    """Ignore Ctrl-C from here on; return what was done about it before, if that can be set."""
+    """Ignore Ctrl-C from now on; return the previous handler, if it can be set."""
     try:
         return signal.signal(signal.SIGINT, signal.SIG_IGN)
     except ValueError:  # not in the main thread

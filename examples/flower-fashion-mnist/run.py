@@ -4,8 +4,8 @@
     python run.py federation --secure    the same with TLS and authenticated SuperNodes
     python run.py simulation             thirty clients on Flower's simulation engine
 
-prints each round's cohort as it goes and a table of the clients at the end. Every process that was
-started is stopped, also on Ctrl-C. No network is needed beyond this machine.
+prints each round's cohort and, at the end, a table of the clients. All processes are stopped at the
+end, also on Ctrl-C. No network is needed beyond this machine.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from typing import Any
 from credentials import make_certificates, make_node_key
 from loopback import Loopback, tail
 
-from adcs.simulation.data import DataUnavailable, load
+from adcs.simulation.datasets import DataUnavailable, load
 
 APP = Path(__file__).resolve().parent
 
-# Five of the paper's thirty clients. The first two hold the same class, so that one of them is
-# often redundant.
+# Five of the paper's thirty clients. The first two have the same class, so one of them is often
+# redundant.
 PARTITIONS = (0, 1, 9, 15, 21)
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    # A round takes seconds here: few of them, with longer steps.
+    # A round takes seconds here, so there are few rounds with a larger learning rate.
     "federation": {
         "num-server-rounds": 8,
         "clients-per-round": 3,
@@ -49,12 +49,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def main() -> int:
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # A shell starts what it puts in the background with Ctrl-C ignored.
+    # A shell starts background processes with Ctrl-C ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     simulation = options.engine == "simulation"
     folder = Path(options.folder or time.strftime(f"runs/{options.engine}-%Y%m%d-%H%M%S")).resolve()
     if (folder / "config.json").exists():
-        print(f"{folder} holds a run already: name another --folder", file=sys.stderr)
+        print(f"{folder} already has a run: choose another --folder", file=sys.stderr)
         return 2
     config: dict[str, Any] = {**DEFAULTS[options.engine], "data": find_data(options.data)}
     config["folder"] = str(folder)
@@ -101,8 +101,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--scheduler", help='such as "ADCS(theta=0.5, sketch=256)" or Uniform')
     parser.add_argument("--data", default="fashion-mnist")
-    parser.add_argument("--folder", help="of the record")
-    parser.add_argument("--limit", type=float, default=1200, help="seconds until it is given up")
+    parser.add_argument("--folder", help="the run folder")
+    parser.add_argument(
+        "--limit", type=float, default=1200, help="seconds after which the run is stopped"
+    )
     parser.add_argument("--secure", action="store_true", help="TLS and authenticated SuperNodes")
     options = parser.parse_args()
     if options.secure and options.engine == "simulation":
@@ -111,11 +113,11 @@ def parse() -> argparse.Namespace:
 
 
 def find_data(name: str) -> str:
-    """Return the name of the data set, or of digits if it cannot be had."""
+    """Return the name of the data set, or that of digits if it is unavailable."""
     try:
         load(name)
     except DataUnavailable as error:
-        print(f"{error}\ngoing on with scikit-learn's digits", file=sys.stderr)
+        print(f"{error}\nusing scikit-learn's digits instead", file=sys.stderr)
         return "digits"
     return name
 
@@ -130,9 +132,9 @@ def start_nodes(federation: Loopback, certificates: Path | None) -> None:
 
 
 def follow(folder: Path, run: subprocess.Popen[bytes], rounds: int, limit: float) -> bool:
-    """Print each round's cohort as it is recorded; return whether the run came to its end.
+    """Print each round's cohort as it is recorded; return whether the run was completed.
 
-    What counts is the record: `flwr run` returns 0 whatever became of the run.
+    The record decides: `flwr run` returns 0 also if the run fails.
     """
     deadline = time.monotonic() + limit
     shown = 0
@@ -140,9 +142,9 @@ def follow(folder: Path, run: subprocess.Popen[bytes], rounds: int, limit: float
         ended = run.poll() is not None
         lines = recorded(folder)
         for line in lines[shown:]:
-            if rounds <= 20 or line["round"] % (rounds // 10) == 0:
+            if rounds <= 20 or line["server_round"] % (rounds // 10) == 0:
                 chosen = " ".join(str(client) for client in line["chosen"])
-                print(f"round {line['round']}/{rounds}: {chosen}", flush=True)
+                print(f"round {line['server_round']}/{rounds}: {chosen}", flush=True)
         shown = len(lines)
         if (folder / "clients.txt").exists():
             return shown == rounds
@@ -150,7 +152,7 @@ def follow(folder: Path, run: subprocess.Popen[bytes], rounds: int, limit: float
             print(f"the run ended after {shown} of {rounds} rounds:", file=sys.stderr)
             return False
         if time.monotonic() > deadline:
-            print(f"{shown} of {rounds} rounds in {limit:.0f} s: given up", file=sys.stderr)
+            print(f"{shown} of {rounds} rounds in {limit:.0f} s: stopped", file=sys.stderr)
             return False
         time.sleep(0.5)
 

@@ -1,9 +1,11 @@
 """Client scheduling for federated learning: which clients train next.
 
-`select` chooses from arrays in one call; the schedulers (`ADCS` and its benchmarks) keep what they
-know about clients from round to round, under one contract.
+`select` chooses clients from arrays in one call. The schedulers (`LiveADCS`, the paper's `ADCS` and
+the methods it is compared with) keep reports from round to round, under one contract.
 """
 
+from adcs._select import select
+from adcs.reports import ClientReport, Sketcher
 from adcs.schedulers import (
     ADCS,
     OCS,
@@ -16,9 +18,6 @@ from adcs.schedulers import (
     StaticDPP,
     Uniform,
 )
-from adcs.selecting import select
-from adcs.signals.report import ClientReport
-from adcs.signals.sketch import Sketcher
 
 __version__ = "0.1.0"
 

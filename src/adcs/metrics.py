@@ -1,4 +1,4 @@
-"""What a federation is judged by: how the worst-off fare, how evenly clients take part."""
+"""Metrics of a federation: accuracy of the worst clients, evenness of participation, bias."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adcs.dpp.kernel import Float64Array
+from adcs._types import Float64Array
 
 
 def worst_share(values: ArrayLike, share: float = 0.2) -> float:
-    """Return the mean over the lowest share of clients, at least one of them.
+    """Return the mean over the lowest fraction of clients, at least one of them.
 
     >>> worst_share([0.9, 0.1, 0.5, 0.3, 0.7], share=0.4), worst_share(range(6))
     (0.2, 0.5)
@@ -37,7 +37,7 @@ def summary(accuracy: ArrayLike) -> dict[str, float]:
 
 
 def group_ratios(counts: ArrayLike, groups: ArrayLike) -> Float64Array:
-    """Return the share of all selections that fell on each group.
+    """Return each group's fraction of all selections.
 
     >>> group_ratios([3, 1, 0, 4], groups=[0, 0, 1, 1])
     array([0.5, 0.5])
@@ -49,7 +49,7 @@ def group_ratios(counts: ArrayLike, groups: ArrayLike) -> Float64Array:
 
 
 def total_variation(ratios: ArrayLike, target: ArrayLike | None = None) -> float:
-    """Return half the sum of absolute differences to a target, uniform by default.
+    """Return half the sum of absolute differences from a target, uniform by default.
 
     >>> total_variation([0.7, 0.3])
     0.2
@@ -60,7 +60,7 @@ def total_variation(ratios: ArrayLike, target: ArrayLike | None = None) -> float
 
 
 def jain(counts: ArrayLike) -> float:
-    """Return Jain's index of participation: 1 when all take part equally, 1/N when one does.
+    """Return Jain's index of participation: 1 if all clients take part equally, 1/N if one does.
 
     >>> jain([2, 2, 2]), jain([4, 0, 0, 0])
     (1.0, 0.25)
@@ -78,9 +78,9 @@ def selection_bias(gram: ArrayLike, weights: ArrayLike, target: ArrayLike | None
     gram
         Inner products of updates, N x N.
     weights
-        What the cohort gives each client's update, zero for those not in it.
+        The weight of each client's update in the cohort, zero for clients outside it.
     target
-        What it should be; uniform by default.
+        The weights in the objective; uniform by default.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A federation small enough to compute by hand: every client pulls the model to its own point."""
+"""A federation with closed-form updates: each client moves the model towards its own point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ pytest.importorskip("flwr", reason="needs adcs[flower]")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from adcs.federated import RoundRecord
 from adcs.flower import LocalGrid, probe_mod
+from adcs.observers import Observer
 
 WIDTH, LR = 6, 0.5
 
@@ -35,7 +37,7 @@ class Toy:
         self.trained: list[tuple[int, int]] = []
         self.evaluated: list[int] = []
         self.configs: list[dict[str, Any]] = []
-        self.records: list[list[str]] = []
+        self.record_names: list[list[str]] = []
         self.app = self.make_app([probe_mod])
         self.plain_app = self.make_app([])
 
@@ -58,7 +60,7 @@ class Toy:
             config = message.content["config"]
             self.trained.append((client, config["server-round"]))
             self.configs.append(dict(config))
-            self.records.append(list(message.content))
+            self.record_names.append(list(message.content))
             times = context.state["times"]["n"] if "times" in context.state else 0
             context.state["times"] = MetricRecord({"n": times + 1})
             # Handlers may empty the record, as Flower's `keep_input=False` does.
@@ -93,18 +95,22 @@ class Toy:
 
     def start(self, strategy: Any, grid: Any, rounds: int, **options: Any) -> SimpleNamespace:
         """Run, and return the result with the record of every round."""
-        notes = []
-        close = strategy._recorder.close
-
-        def keep(note: Any, clients: Any) -> None:
-            notes.append(note)
-            close(note, clients)
-
-        strategy._recorder.close = keep
+        kept = KeepRecords()
+        strategy.observers.append(kept)
         result = strategy.start(grid, self.initial(), num_rounds=rounds, **options)
-        strategy._recorder.close = close
+        strategy.observers.remove(kept)
         w = result.arrays["w"].numpy() if result.arrays else None
-        return SimpleNamespace(result=result, notes=notes, w=w)
+        return SimpleNamespace(result=result, records=kept.records, w=w)
+
+
+class KeepRecords(Observer):
+    """Keeps the record of every round."""
+
+    def __init__(self) -> None:
+        self.records: list[RoundRecord] = []
+
+    def on_round(self, event: Any) -> None:
+        self.records.append(event.record)
 
 
 @pytest.fixture

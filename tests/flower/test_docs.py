@@ -1,4 +1,4 @@
-"""Every snippet of docs/flower.md runs, one after the other, as a reader would run them."""
+"""The snippets of docs/flower.md run in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One scheduler drives them all: simulator, LocalGrid and Flower's simulation engine agree."""
+"""The simulator, LocalGrid and Flower's simulation engine select the same cohorts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord
 from adcs.experiments.config import Experiment
 from adcs.experiments.specs import make_scheduler
 from adcs.flower import LocalGrid, Scheduled
-from adcs.runs import RunFolder
+from adcs.run_folder import RunFolder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "flower-fashion-mnist"))
 
@@ -44,7 +44,7 @@ CONFIG: dict[str, Any] = {
 
 def in_process(spec: str) -> tuple[list[tuple[int, ...]], dict[str, Any]]:
     """Return the simulator's cohorts and its last evaluation."""
-    experiment = Experiment(
+    experiment = Experiment.of(
         data="digits",
         clients=CLIENTS,
         m=M,
@@ -92,7 +92,7 @@ def cohorts_of(lines: list[dict[str, Any]]) -> list[tuple[int, ...]]:
         "LiveADCS(sketch=256)",
     ],
 )
-def test_local_grid_chooses_as_the_simulator_does(spec: str, tmp_path: Path) -> None:
+def test_local_grid_selects_the_simulators_cohorts(spec: str, tmp_path: Path) -> None:
     cohorts, evaluation = in_process(spec)
     lines = on_local_grid(spec, tmp_path / "run")
     assert cohorts_of(lines) == cohorts
@@ -102,7 +102,7 @@ def test_local_grid_chooses_as_the_simulator_does(spec: str, tmp_path: Path) -> 
     assert lines[-1]["test_loss"] == pytest.approx(evaluation["test_loss"], rel=1e-9)
 
 
-def test_simulation_engine_chooses_as_the_simulator_does(tmp_path: Path) -> None:
+def test_simulation_engine_selects_the_simulators_cohorts(tmp_path: Path) -> None:
     cohorts, evaluation = in_process(SPEC)
     folder = tmp_path / "run"
     config = {**CONFIG, "scheduler": SPEC, "folder": str(folder), "wait-for-nodes": CLIENTS}

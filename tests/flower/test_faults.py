@@ -1,4 +1,4 @@
-"""Whatever one client does, the run goes on and says what happened."""
+"""Faults of single clients: the run continues and records them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.strategy import FedAdam, FedAvg, QFedAvg
 
 import adcs
 from adcs import Sketcher
-from adcs.flower import Scheduled
+from adcs.flower import LocalGrid, Scheduled
 
 SKETCH = Sketcher(size=64)
 ZEROS = np.zeros(6)
 
 
 def whole(**options: Any) -> Scheduled:
-    """Everyone is probed for its update in each round, which is the training."""
+    """Probe all clients for whole updates in each round, which is the training."""
     settings = {"clients_per_round": 3, "loss_key": "train_loss", **options}
     return Scheduled(FedAvg(), adcs.ADCS(refresh_every=1), **settings)
 
@@ -31,7 +32,7 @@ def sketched(**options: Any) -> Scheduled:
 
 
 def everyone(**options: Any) -> Scheduled:
-    """All train in each round, and nobody is probed."""
+    """Train all clients in each round, without probes."""
     return Scheduled(FedAvg(), adcs.Uniform(), **{"clients_per_round": 1.0, **options})
 
 
@@ -63,7 +64,7 @@ BAD_TRAINING = {
 
 @pytest.mark.parametrize("make", [everyone, whole], ids=["training", "probe that is training"])
 @pytest.mark.parametrize("fault", BAD_TRAINING)
-def test_a_bad_training_reply_is_withheld_alone(
+def test_a_bad_training_reply_is_refused_individually(
     toy: Any, changed: Any, caplog: Any, make: Any, fault: str
 ) -> None:
     change, reason = BAD_TRAINING[fault]
@@ -76,16 +77,16 @@ def test_a_bad_training_reply_is_withheld_alone(
     grid.nodes[2].tamper = tamper
     run = toy.start(make(), grid, 2)
     assert np.isfinite(run.w).all()
-    for note in run.notes:
-        assert 2 not in note.trained
-        assert len(note.trained) == (5 if make is everyone else 3)
-        [refused] = note.refused
+    for record in run.records:
+        assert 2 not in record.trained
+        assert len(record.trained) == (5 if make is everyone else 3)
+        [refused] = record.refused
         assert refused["client"] == 2
         assert re.search(reason, refused["reason"]), refused["reason"]
     assert "round 1: 1 replies refused: 2: " in caplog.text
 
 
-def test_a_model_of_zeros_is_withheld(toy: Any, changed: Any) -> None:
+def test_a_model_of_zeros_is_refused(toy: Any, changed: Any) -> None:
     grid = toy.grid()
     run = toy.start(everyone(), grid, 1)
     grid.nodes[2].tamper = lambda reply: changed(reply, w=ZEROS) if reply.has_content() else reply
@@ -96,7 +97,7 @@ def test_a_model_of_zeros_is_withheld(toy: Any, changed: Any) -> None:
 
 
 @pytest.mark.parametrize("missing", ["arrays", "metrics"])
-def test_a_reply_without_a_record_is_withheld(toy: Any, missing: str) -> None:
+def test_a_reply_that_lacks_a_record_is_refused(toy: Any, missing: str) -> None:
     grid = toy.grid(mod=False)
 
     def tamper(reply: Message) -> Message:
@@ -105,11 +106,11 @@ def test_a_reply_without_a_record_is_withheld(toy: Any, missing: str) -> None:
 
     grid.nodes[2].tamper = tamper
     run = toy.start(everyone(partition_ids=False), grid, 1)
-    assert len(run.notes[0].trained) == 5
-    assert "must have one" in run.notes[0].refused[0]["reason"]
+    assert len(run.records[0].trained) == 5
+    assert "must have one" in run.records[0].refused[0]["reason"]
 
 
-def test_a_loss_that_the_strategy_computes_with_is_checked(toy: Any, changed: Any) -> None:
+def test_a_loss_that_the_strategy_uses_is_checked(toy: Any, changed: Any) -> None:
     grid = toy.grid()
 
     def tamper(reply: Message) -> Message:
@@ -120,10 +121,10 @@ def test_a_loss_that_the_strategy_computes_with_is_checked(toy: Any, changed: An
     strategy = Scheduled(QFedAvg(client_learning_rate=0.5), adcs.Uniform(), clients_per_round=1.0)
     run = toy.start(strategy, grid, 2)
     assert np.isfinite(run.w).all()
-    assert run.notes[0].refused[0]["reason"] == "train_loss must not be negative, got -1"
+    assert run.records[0].refused[0]["reason"] == "train_loss must not be negative, got -1"
 
 
-def test_all_replies_bad_leaves_the_model_as_it_is(toy: Any, changed: Any) -> None:
+def test_the_model_is_unchanged_if_all_replies_are_refused(toy: Any, changed: Any) -> None:
     grid = toy.grid()
     for node in grid.nodes:
         node.tamper = lambda reply: (
@@ -132,7 +133,7 @@ def test_all_replies_bad_leaves_the_model_as_it_is(toy: Any, changed: Any) -> No
     for base in (FedAvg(), FedAdam(), QFedAvg(client_learning_rate=0.5)):
         run = toy.start(Scheduled(base, adcs.Uniform(), clients_per_round=3), grid, 2)
         assert run.w is None
-        assert [len(note.refused) for note in run.notes] == [3, 3]
+        assert [len(record.refused) for record in run.records] == [3, 3]
 
 
 BAD_ANSWERS = {
@@ -146,18 +147,20 @@ BAD_ANSWERS = {
     "examples": ({"examples": 10**12}, "num-examples must lie between 0"),
     "other length": (
         {"sketch": SKETCH.sketch(np.ones(7)).encode()},
-        "sketch must be of an update of length 6, got 7",
+        "sketch must be of an update of 6 numbers, got 7",
     ),
     "other seed": (
         {"sketch": Sketcher(size=64, seed=9).sketch(np.ones(6)).encode()},
         "made with another seed",
     ),
-    "its own refusal": ({"refused": "update must be finite"}, "update must be finite"),
+    "refused by the mod": ({"refused": "update must be finite"}, "update must be finite"),
 }
 
 
 @pytest.mark.parametrize("fault", BAD_ANSWERS)
-def test_a_bad_answer_to_a_probe_is_refused_alone(toy: Any, changed: Any, fault: str) -> None:
+def test_a_bad_answer_to_a_probe_is_refused_individually(
+    toy: Any, changed: Any, fault: str
+) -> None:
     change, reason = BAD_ANSWERS[fault]
     grid = toy.grid()
 
@@ -171,26 +174,26 @@ def test_a_bad_answer_to_a_probe_is_refused_alone(toy: Any, changed: Any, fault:
 
     grid.nodes[2].tamper = tamper
     run = toy.start(sketched(), grid, 2)
-    for note in run.notes:
-        assert note.answered == [0, 1, 3, 4, 5]
-        assert 2 not in note.cohort.clients
-        [refused] = note.refused
+    for record in run.records:
+        assert record.answered == [0, 1, 3, 4, 5]
+        assert 2 not in record.cohort.clients
+        [refused] = record.refused
         assert re.search(reason, refused["reason"]), refused["reason"]
         assert (refused["client"], refused["stage"]) == (2, "probe")
-        assert len(note.trained) == 3
+        assert len(record.trained) == 3
 
 
-def test_the_mod_says_itself_what_is_wrong_with_an_update(toy: Any) -> None:
+def test_the_mod_reports_why_an_update_cannot_be_used(toy: Any) -> None:
     toy.points[2] = np.nan
     run = toy.start(sketched(), toy.grid(), 1)
-    [refused] = [one for one in run.notes[0].refused if one["stage"] == "probe"]
+    [refused] = [one for one in run.records[0].refused if one["stage"] == "probe"]
     assert refused["client"] == 2
     assert "array 'w' must be finite" in refused["reason"]
-    assert len(run.notes[0].trained) == 3
+    assert len(run.records[0].trained) == 3
 
 
 @pytest.mark.parametrize("make", [sketched, whole, everyone])
-def test_a_client_app_that_raises(toy: Any, make: Any) -> None:
+def test_a_client_app_that_raises_is_recorded_as_failed(toy: Any, make: Any) -> None:
     grid = toy.grid()
     toy.points[4] = 0.0
 
@@ -201,25 +204,22 @@ def test_a_client_app_that_raises(toy: Any, make: Any) -> None:
 
     toy.loss = broken
     run = toy.start(make(), grid, 3)
-    for note in run.notes:
-        assert 4 not in note.trained
-        assert len(note.trained) == (5 if make is everyone else 3)
-        failed = [one for one in note.failed if one["stage"] != "evaluation"]
+    for record in run.records:
+        assert 4 not in record.trained
+        assert len(record.trained) == (5 if make is everyone else 3)
+        failed = [one for one in record.failed if one["stage"] != "evaluation"]
         assert [one["client"] for one in failed] == [4]
         assert "out of memory" in failed[0]["reason"]
 
 
-def test_a_node_that_is_gone_when_it_is_asked(toy: Any) -> None:
-    """The SuperLink's error comes from node 1; it is matched by the message it replies to."""
-    grid = toy.grid()
+def test_errors_of_the_superlink_are_matched_to_the_node(toy: Any) -> None:
+    """Such an error comes from node 1, so it is matched by the message that it replies to."""
 
-    class Lagging(type(grid)):  # type: ignore[misc]
+    class Lagging(LocalGrid):
         def get_node_ids(self) -> list[int]:
             return [node.node_id for node in self.nodes]
 
         def get_nodes(self) -> Any:
-            from flwr.proto.node_pb2 import NodeInfo
-
             return [NodeInfo(node_id=node.node_id) for node in self.nodes]
 
     lagging = Lagging(toy.app, 6)
@@ -227,15 +227,15 @@ def test_a_node_that_is_gone_when_it_is_asked(toy: Any) -> None:
     toy.start(strategy, lagging, 1)
     lagging.nodes[3].online = False
     run = toy.start(strategy, lagging, 1)
-    [note] = run.notes
-    failed = [one for one in note.failed if one["stage"] == "probe"]
+    [record] = run.records
+    failed = [one for one in record.failed if one["stage"] == "probe"]
     assert [one["client"] for one in failed] == [3]
     assert "Node Unavailable" in failed[0]["reason"]
-    assert 3 not in note.cohort.clients
+    assert 3 not in record.cohort.clients
 
 
 @pytest.mark.parametrize("make", [sketched, whole])
-def test_a_straggler_is_left_alone_until_it_has_answered(toy: Any, make: Any) -> None:
+def test_a_straggler_is_pending_until_it_has_answered(toy: Any, make: Any) -> None:
     grid = toy.grid()
     slow = grid.nodes[5]
     strategy = make(probe_timeout=10.0)
@@ -243,26 +243,26 @@ def test_a_straggler_is_left_alone_until_it_has_answered(toy: Any, make: Any) ->
     calls = slow.calls
     slow.delay = 25.0
     run = toy.start(strategy, grid, 1, timeout=10.0)
-    assert run.notes[0].silent == {"probe": [5]}
-    assert 5 not in run.notes[0].cohort.clients
+    assert run.records[0].timed_out == {"probe": [5]}
+    assert 5 not in run.records[0].cohort.clients
     assert slow.calls == calls + 1
 
-    # It owes an answer: no probe, no training, no evaluation.
+    # It is pending: no probe, no training, no evaluation.
     run = toy.start(strategy, grid, 1, timeout=10.0)
-    assert run.notes[0].owing == [5]
-    assert 5 not in run.notes[0].asked
+    assert run.records[0].pending == [5]
+    assert 5 not in run.records[0].probed
     assert slow.calls == calls + 1
 
-    # The answer has come: it is collected, told to the scheduler, and the node is asked again.
+    # The answer has arrived: the scheduler observes it, and the node is asked again.
     slow.delay = 0.0
     grid.advance(25.0)
     run = toy.start(strategy, grid, 1, timeout=10.0)
-    assert run.notes[0].late == [{"client": 5, "stage": "probe", "round": 2}]
-    assert run.notes[0].owing == []
-    assert 5 in run.notes[0].asked
+    assert run.records[0].late == [{"client": 5, "stage": "probe", "server_round": 2}]
+    assert run.records[0].pending == []
+    assert 5 in run.records[0].probed
 
 
-def test_a_late_answer_is_evidence(toy: Any) -> None:
+def test_the_scheduler_observes_late_answers(toy: Any) -> None:
     grid = toy.grid()
     scheduler = adcs.ADCS(refresh_every=50, sketch=SKETCH)
     strategy = Scheduled(
@@ -271,120 +271,116 @@ def test_a_late_answer_is_evidence(toy: Any) -> None:
     grid.nodes[5].delay = 15.0
     toy.start(strategy, grid, 1, timeout=100.0)
     name = f"node:{grid.nodes[5].node_id}"
-    assert name not in scheduler.known
+    assert name not in scheduler.reports
     grid.advance(60.0)
     toy.start(strategy, grid, 1, timeout=100.0)
-    assert scheduler.known[name].round == 0
-    assert scheduler.known[name].sketch is not None
+    assert scheduler.reports[name].server_round == 0
+    assert scheduler.reports[name].sketch is not None
 
 
-def test_a_straggler_in_training_is_left_alone_too(toy: Any) -> None:
+def test_a_straggler_in_training_is_pending_too(toy: Any) -> None:
     grid = toy.grid()
     strategy = everyone()
     toy.start(strategy, grid, 1, timeout=10.0)
     grid.nodes[1].delay = 12.0
     run = toy.start(strategy, grid, 2, timeout=10.0)
-    first, second = run.notes
-    assert first.silent == {"training": [1]}
+    first, second = run.records
+    assert first.timed_out == {"training": [1]}
     assert first.trained == [0, 2, 3, 4, 5]
-    # Ten seconds later it still owes its answer.
-    assert second.owing == [1]
+    # Ten seconds later its answer is still pending.
+    assert second.pending == [1]
     grid.advance(5.0)
     run = toy.start(strategy, grid, 1, timeout=100.0)
-    assert run.notes[0].late == [{"client": 1, "stage": "training", "round": 2}]
-    assert run.notes[0].trained == [0, 1, 2, 3, 4, 5]
+    assert run.records[0].late == [{"client": 1, "stage": "training", "server_round": 2}]
+    assert run.records[0].trained == [0, 1, 2, 3, 4, 5]
 
 
-def test_patience_ends(toy: Any) -> None:
+def test_a_client_is_asked_again_after_patience(toy: Any) -> None:
     grid = toy.grid()
     strategy = everyone(patience=60.0)
     toy.start(strategy, grid, 1, timeout=10.0)
     grid.nodes[1].delay = math.inf
     run = toy.start(strategy, grid, 2, timeout=10.0)
-    assert [note.owing for note in run.notes] == [[], [1]]
+    assert [record.pending for record in run.records] == [[], [1]]
     grid.nodes[1].delay = 0.0
     grid.advance(60.0)
     run = toy.start(strategy, grid, 1, timeout=10.0)
-    assert run.notes[0].owing == []
-    assert 1 in run.notes[0].trained
+    assert run.records[0].pending == []
+    assert 1 in run.records[0].trained
 
 
-def test_nobody_answers_the_first_probe(toy: Any) -> None:
-    """A seeded draw serves, and everyone is still asked to train."""
+def test_a_seeded_draw_if_no_client_answers_the_first_probe(toy: Any) -> None:
     grid = toy.grid()
     strategy = sketched(probe_timeout=1.0, partition_ids=False)
     for node in grid.nodes:
         node.delay = 5.0
     run = toy.start(strategy, grid, 1, timeout=100.0)
-    [note] = run.notes
-    assert len(note.silent["probe"]) == 6
-    assert note.answered == []
-    assert len(note.trained) == 3
+    [record] = run.records
+    assert len(record.timed_out["probe"]) == 6
+    assert record.answered == []
+    assert len(record.trained) == 3
     clients = [f"node:{node.node_id}" for node in grid.nodes]
     expected = adcs.ADCS(refresh_every=1, sketch=SKETCH).select(0, clients, 3).clients
-    assert note.cohort.clients == expected
+    assert record.cohort.clients == expected
 
 
-def test_nobody_answers_a_later_probe(toy: Any) -> None:
-    """The last kernel serves."""
+def test_the_last_kernel_if_no_client_answers_a_later_probe(toy: Any) -> None:
     grid = toy.grid()
     strategy = sketched(probe_timeout=1.0)
     first = toy.start(strategy, grid, 1, timeout=100.0)
     for node in grid.nodes:
         node.delay = 5.0
     second = toy.start(strategy, grid, 1, timeout=100.0)
-    assert second.notes[0].answered == []
-    assert second.notes[0].cohort.clients == first.notes[0].cohort.clients
-    assert len(second.notes[0].trained) == 3
+    assert second.records[0].answered == []
+    assert second.records[0].cohort.clients == first.records[0].cohort.clients
+    assert len(second.records[0].trained) == 3
 
 
-def test_an_app_whose_evaluate_handler_fails_is_scheduled_by_a_draw(toy: Any) -> None:
+def test_a_draw_if_the_evaluate_handler_of_all_clients_fails(toy: Any) -> None:
     grid = toy.grid()
     toy.examples = lambda client: 1 / 0
     strategy = Scheduled(FedAvg(), adcs.PowerOfChoice(), clients_per_round=2)
     run = toy.start(strategy, grid, 1)
-    assert len([one for one in run.notes[0].failed if one["stage"] == "probe"]) == 6
-    assert len(run.notes[0].cohort.clients) == 2
+    assert len([one for one in run.records[0].failed if one["stage"] == "probe"]) == 6
+    assert len(run.records[0].cohort.clients) == 2
 
 
-def test_fewer_nodes_than_places(toy: Any) -> None:
+def test_all_nodes_train_if_there_are_fewer_than_requested(toy: Any) -> None:
     grid = toy.grid(nodes=2)
     for make in (whole, sketched):
         run = toy.start(make(), grid, 2)
-        assert [note.trained for note in run.notes] == [[0, 1], [0, 1]]
+        assert [record.trained for record in run.records] == [[0, 1], [0, 1]]
 
 
-def test_nodes_that_join_late_and_leave(toy: Any) -> None:
+def test_nodes_join_and_leave_between_rounds(toy: Any) -> None:
     grid = toy.grid(nodes=4)
     strategy = Scheduled(FedAvg(), adcs.ADCS(refresh_every=10), clients_per_round=4)
     toy.start(strategy, grid, 1)
     grid.add_node()
     grid.nodes[0].online = False
     run = toy.start(strategy, grid, 1)
-    # No probe is due, so the newcomer is there by its share of the places.
-    assert run.notes[0].asked == ()
-    assert set(run.notes[0].cohort.clients) == {1, 2, 3, 4}
+    # No probe is due, so the new node is selected by its proportional share of the slots.
+    assert run.records[0].probed == ()
+    assert set(run.records[0].cohort.clients) == {1, 2, 3, 4}
     grid.nodes[0].online = True
     run = toy.start(strategy, grid, 1)
-    assert set(run.notes[0].cohort.clients) <= {0, 1, 2, 3, 4}
-    assert len(run.notes[0].trained) == 4
+    assert set(run.records[0].cohort.clients) <= {0, 1, 2, 3, 4}
+    assert len(run.records[0].trained) == 4
 
 
-def test_a_node_without_the_mod_is_named_once_and_scheduled_on_what_it_sent(
-    toy: Any, caplog: Any
-) -> None:
+def test_a_node_without_the_mod_is_logged_once_and_its_reply_is_used(toy: Any, caplog: Any) -> None:
     grid = toy.grid()
     grid.nodes[2].app = toy.plain_app
     run = toy.start(sketched(clients_per_round=6), grid, 3)
     name = f"node:{grid.nodes[2].node_id}"
     assert caplog.text.count("no probe_mod in the ClientApp") == 1
     assert f"of node {grid.nodes[2].node_id}:" in caplog.text
-    for note in run.notes:
-        assert note.without_mod == [name]
-        assert name in note.answered
-        assert name in note.trained
-        assert note.cohort.diagnostics["drawn"] == []
-    # Its answer to the probe was its training: once a round, and nobody else less than twice.
+    for record in run.records:
+        assert record.without_mod == [name]
+        assert name in record.answered
+        assert name in record.trained
+        assert record.cohort.diagnostics["drawn"] == []
+    # Its answer to the probe was its training, so it trains once a round and others twice.
     trainings = [client for client, _ in toy.trained]
     assert trainings.count(2) == 3
     assert trainings.count(1) == 6
@@ -398,7 +394,7 @@ def test_a_node_without_the_mod_is_named_once_and_scheduled_on_what_it_sent(
         ({"other": 1.0}, "records must be those of the other replies"),
     ],
 )
-def test_a_bad_evaluation_reply_is_withheld(toy: Any, change: Any, reason: str) -> None:
+def test_a_bad_evaluation_reply_is_refused(toy: Any, change: Any, reason: str) -> None:
     grid = toy.grid()
 
     def tamper(reply: Message) -> Message:
@@ -411,37 +407,33 @@ def test_a_bad_evaluation_reply_is_withheld(toy: Any, change: Any, reason: str) 
     run = toy.start(everyone(), grid, 1)
     metrics = run.result.evaluate_metrics_clientapp[1]
     assert metrics["eval_acc-average"] == pytest.approx(np.mean(1 / (1 + np.arange(1, 6))))
-    [refused] = run.notes[0].refused
+    [refused] = run.records[0].refused
     assert refused["stage"] == "evaluation"
     assert reason in refused["reason"]
 
 
-def test_a_reply_to_nothing_that_was_sent_is_ignored(toy: Any) -> None:
-    """A client cannot answer twice, or for another."""
-    grid = toy.grid()
-    strategy = everyone()
-    toy.start(strategy, grid, 1)
+def test_a_second_reply_to_one_message_is_ignored(toy: Any) -> None:
 
-    def double(messages: Any, timeout: Any = None) -> Any:
-        replies = list(type(grid).send_and_receive(grid, messages, timeout=timeout))
-        return replies + replies[:1]
+    class Repeating(LocalGrid):
+        def send_and_receive(self, messages: Any, *, timeout: Any = None) -> Any:
+            replies = list(super().send_and_receive(messages, timeout=timeout))
+            return replies + replies[:1]
 
-    grid.send_and_receive = double  # type: ignore[method-assign]
-    run = toy.start(strategy, grid, 1)
-    assert run.notes[0].trained == [0, 1, 2, 3, 4, 5]
+    run = toy.start(everyone(), Repeating(toy.app, 6), 2)
+    assert [record.trained for record in run.records] == [[0, 1, 2, 3, 4, 5]] * 2
 
 
-def test_patience_counts_from_the_end_of_the_wait(toy: Any) -> None:
+def test_patience_starts_at_the_end_of_the_wait(toy: Any) -> None:
     grid = toy.grid()
     grid.nodes[2].delay = math.inf
     strategy = everyone(partition_ids=False)
     run = toy.start(strategy, grid, 4)  # timeout 3600, patience 600
-    silent = [len(note.silent.get("training", [])) for note in run.notes]
+    silent = [len(record.timed_out.get("training", [])) for record in run.records]
     assert silent == [1, 0, 0, 0]
-    assert all(len(note.owing) == 1 for note in run.notes[1:])
+    assert all(len(record.pending) == 1 for record in run.records[1:])
 
 
-def test_those_refused_in_the_probe_do_not_take_places(toy: Any, changed: Any) -> None:
+def test_clients_refused_in_the_probe_are_not_selected(toy: Any, changed: Any) -> None:
     grid = toy.grid()
     for node in grid.nodes[:5]:
         node.tamper = lambda reply: (
@@ -451,10 +443,10 @@ def test_those_refused_in_the_probe_do_not_take_places(toy: Any, changed: Any) -
         )
     strategy = Scheduled(FedAvg(), adcs.ADCS(refresh_every=1), clients_per_round=3)
     run = toy.start(strategy, grid, 2)
-    assert [note.trained for note in run.notes] == [[5], [5]]
+    assert [record.trained for record in run.records] == [[5], [5]]
 
 
-def test_a_lost_answer_to_who_are_you_is_asked_for_again(toy: Any) -> None:
+def test_a_node_is_asked_again_if_its_partition_id_was_lost(toy: Any) -> None:
     grid = toy.grid()
     lost: list[Message] = []
 
@@ -468,13 +460,13 @@ def test_a_lost_answer_to_who_are_you_is_asked_for_again(toy: Any) -> None:
     name = f"node:{grid.nodes[2].node_id}"
     strategy = everyone(patience=0.0)
     run = toy.start(strategy, grid, 3)
-    assert name in run.notes[0].owing
-    assert run.notes[1].renamed == {name: 2}
-    assert set(run.notes[2].cohort.clients) == set(range(6))
-    assert set(strategy._recorder.counts) == set(range(6))
+    assert name in run.records[0].pending
+    assert run.records[1].renamed == {name: 2}
+    assert set(run.records[2].cohort.clients) == set(range(6))
+    assert set(strategy.recorder.counts) == set(range(6))
 
 
-def test_the_log_says_who_was_silent_and_what_failed(toy: Any, changed: Any, caplog: Any) -> None:
+def test_timeouts_and_refusals_are_logged(toy: Any, changed: Any, caplog: Any) -> None:
     grid = toy.grid()
     grid.nodes[1].delay = math.inf
     grid.nodes[4].tamper = lambda reply: (

@@ -1,17 +1,14 @@
-"""Who a node is: its key, its partition, or its node id."""
+"""Client ids of nodes: public key, partition id or node id."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from flwr.app import Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.strategy import FedAvg
 
 import adcs
 from adcs.flower import Scheduled, key_id
-from adcs.flower.identity import Registry
 
 
 def run(toy: Any, grid: Any, rounds: int = 1, **options: Any) -> Any:
@@ -19,16 +16,16 @@ def run(toy: Any, grid: Any, rounds: int = 1, **options: Any) -> Any:
     return toy.start(strategy, grid, rounds)
 
 
-def test_partition_ids_are_asked_for_once_without_calling_the_handler(toy: Any) -> None:
+def test_nodes_are_asked_once_for_their_partition_id(toy: Any) -> None:
     grid = toy.grid()
-    notes = run(toy, grid, rounds=3).notes
-    assert [note.trained for note in notes] == [[0, 1, 2, 3, 4, 5]] * 3
-    # One question, then training and evaluation in each round.
+    records = run(toy, grid, rounds=3).records
+    assert [record.trained for record in records] == [[0, 1, 2, 3, 4, 5]] * 3
+    # One question, which the mod answers, then training and evaluation in each round.
     assert [node.calls for node in grid.nodes] == [1 + 2 * 3] * 6
     assert len(toy.trained) == 18
 
 
-def test_a_run_in_another_federation_has_the_same_cohorts(toy: Any) -> None:
+def test_cohorts_do_not_depend_on_node_ids(toy: Any) -> None:
     """Node ids are new in each run of a simulation, partition ids are not."""
     grid = toy.grid()
     for node in grid.nodes:
@@ -38,12 +35,12 @@ def test_a_run_in_another_federation_has_the_same_cohorts(toy: Any) -> None:
     def cohorts(grid: Any) -> Any:
         scheduler = adcs.ADCS(refresh_every=2, seed=3)
         strategy = Scheduled(FedAvg(), scheduler, clients_per_round=2)
-        return [note.cohort.clients for note in toy.start(strategy, grid, 4).notes]
+        return [record.cohort.clients for record in toy.start(strategy, grid, 4).records]
 
     assert cohorts(grid) == cohorts(toy.grid())
 
 
-def test_authenticated_nodes_go_by_their_key_and_are_not_asked(toy: Any) -> None:
+def test_the_key_of_an_authenticated_node_is_its_client_id(toy: Any) -> None:
     grid = toy.grid(mod=False)
     for i, node in enumerate(grid.nodes):
         node.public_key = f"key {i}".encode()
@@ -52,85 +49,71 @@ def test_authenticated_nodes_go_by_their_key_and_are_not_asked(toy: Any) -> None
     )
     result = toy.start(strategy, grid, 1)
     names = [key_id(f"key {i}".encode()) for i in range(6)]
-    assert sorted(result.notes[0].trained) == sorted(names)
+    assert sorted(result.records[0].trained) == sorted(names)
     assert [node.calls for node in grid.nodes] == [1] * 6
 
 
-def test_keys_that_nobody_vouches_for_are_no_identity(toy: Any) -> None:
+def test_keys_of_nodes_that_are_not_authenticated_are_ignored(toy: Any) -> None:
     """Flower gives every node a key, also where nodes are not authenticated."""
     grid = toy.grid()
     for node in grid.nodes:
         node.public_key = b"made up at the start"
-    assert run(toy, grid).notes[0].trained == [0, 1, 2, 3, 4, 5]
+    assert run(toy, grid).records[0].trained == [0, 1, 2, 3, 4, 5]
 
 
-def test_node_ids_on_request(toy: Any) -> None:
+def test_node_ids_are_client_ids_on_request(toy: Any) -> None:
     grid = toy.grid(mod=False)
-    trained = run(toy, grid, partition_ids=False).notes[0].trained
+    trained = run(toy, grid, partition_ids=False).records[0].trained
     assert trained == sorted(f"node:{node.node_id}" for node in grid.nodes)
 
 
-def test_two_nodes_with_one_partition_id(toy: Any, caplog: Any) -> None:
+def test_a_conflict_of_partition_ids_is_recorded_and_logged_once(toy: Any, caplog: Any) -> None:
     grid = toy.grid()
     grid.nodes[3].context.node_config["partition-id"] = 1
-    notes = run(toy, grid, rounds=2).notes
+    records = run(toy, grid, rounds=2).records
     name = f"node:{grid.nodes[3].node_id}"
-    assert notes[0].trained == [0, 1, 2, 4, 5, name]
-    assert list(notes[0].disputed) == [name]
+    assert records[0].trained == [0, 1, 2, 4, 5, name]
+    assert list(records[0].id_conflicts) == [name]
     assert f"partition-id 1 is that of node {grid.nodes[1].node_id}" in caplog.text
     assert caplog.text.count("so this node goes by its node id") == 1
 
 
-def test_a_restarted_node_takes_its_place_again(toy: Any) -> None:
-    """For a while both are connected, as far as Flower knows."""
+def test_a_restarted_node_has_its_client_id_again(toy: Any) -> None:
+    """For some time Flower lists both nodes."""
     grid = toy.grid()
     strategy = Scheduled(FedAvg(), adcs.Uniform(), clients_per_round=1.0)
     toy.start(strategy, grid, 1)
     restarted = grid.add_node()
     restarted.context.node_config["partition-id"] = 2
-    both = toy.start(strategy, grid, 1).notes[0]
+    both = toy.start(strategy, grid, 1).records[0]
     assert both.trained == [0, 1, 2, 3, 4, 5, f"node:{restarted.node_id}"]
     grid.nodes[2].online = False
-    after = toy.start(strategy, grid, 1).notes[0]
+    after = toy.start(strategy, grid, 1).records[0]
     assert after.trained == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("claim", [-1, True, 2**60, "3", 2.0, None])
-def test_a_partition_id_that_is_none(claim: Any) -> None:
-    registry = Registry(authenticated=False, partitions=True)
-    registry.claim(77, claim)
-    assert registry.name([NodeInfo(node_id=77)]) == {"node:77": 77}
-
-
-def test_no_claim_takes_the_name_of_another_node() -> None:
-    """A client cannot collide with another by claiming that one's node id."""
-    registry = Registry(authenticated=False, partitions=True)
-    registry.claim(5, 6)
-    assert registry.name([NodeInfo(node_id=5), NodeInfo(node_id=6)]) == {6: 5, "node:6": 6}
-
-
-def test_a_late_answer_to_the_question_counts(toy: Any) -> None:
+def test_a_late_partition_id_is_used(toy: Any) -> None:
     grid = toy.grid()
     grid.nodes[4].delay = 8.0
     strategy = Scheduled(FedAvg(), adcs.Uniform(), clients_per_round=1.0, probe_timeout=5.0)
-    first = toy.start(strategy, grid, 1, timeout=50.0).notes[0]
+    first = toy.start(strategy, grid, 1, timeout=50.0).records[0]
     name = f"node:{grid.nodes[4].node_id}"
-    assert first.owing == [name]
+    assert first.pending == [name]
     assert first.trained == [0, 1, 2, 3, 5]
     grid.advance(10.0)
-    second = toy.start(strategy, grid, 1, timeout=50.0).notes[0]
+    second = toy.start(strategy, grid, 1, timeout=50.0).records[0]
     assert second.trained == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_node_without_a_partition_id_goes_by_its_node_id(toy: Any) -> None:
+def test_the_node_id_is_the_client_id_without_a_partition_id(toy: Any) -> None:
     grid = toy.grid()
     content: list[RecordDict] = []
 
-    def remember(reply: Message) -> Message:
+    def keep(reply: Message) -> Message:
         content.append(reply.content)
         return reply
 
-    grid.nodes[0].tamper = remember
+    grid.nodes[0].tamper = keep
     grid.nodes[0].context.node_config = {"partition-id": "zero", "num-partitions": 6}
     strategy = Scheduled(
         FedAvg(fraction_evaluate=0.0),
@@ -138,7 +121,7 @@ def test_a_node_without_a_partition_id_goes_by_its_node_id(toy: Any) -> None:
         clients_per_round=1.0,
         eligible=lambda client, info: isinstance(client, int),
     )
-    notes = toy.start(strategy, grid, 1).notes
-    assert notes[0].trained == [1, 2, 3, 4, 5]
-    assert notes[0].without_mod == []
+    records = toy.start(strategy, grid, 1).records
+    assert records[0].trained == [1, 2, 3, 4, 5]
+    assert records[0].without_mod == []
     assert [dict(c["adcs-answer"]) for c in content] == [{}]

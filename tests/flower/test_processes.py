@@ -1,4 +1,4 @@
-"""What only real processes can show: a SuperNode killed, TLS, and authenticated SuperNodes."""
+"""Federations of real processes: killed SuperNodes, TLS, and authenticated SuperNodes."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from adcs.flower import key_id
-from adcs.runs import RunFolder
+from adcs.run_folder import RunFolder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "flower-fashion-mnist"))
 
 from credentials import make_certificates, make_node_key
-from loopback import Loopback, alive, family_of, tail
+from loopback import Loopback, process_tree, still_running, tail
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flower-fashion-mnist"
 
 LIMIT = 300.0
-"""Seconds that anything may take: a machine may be busy, and a killed node is missed after 60."""
+"""Seconds until a test gives up; Flower notices a killed node after 60 seconds."""
 
 CONFIG: dict[str, Any] = {"data": "synthetic", "dtype": "float64", "learning-rate": 0.1}
 
 
 def wait_until(condition: Callable[[], Any], what: str, federation: Loopback) -> Any:
-    """Return what the condition is when it holds; fail if a process has ended before."""
+    """Return the condition's value once it is true; fail if a process ends before."""
     deadline = time.monotonic() + LIMIT
     while not (value := condition()):
         ended = any(process.poll() is not None for process in federation.processes.values())
         if ended or time.monotonic() > deadline:
-            pytest.fail(f"waited in vain for {what}:\n{tail(federation.log('run'), 60)}")
+            pytest.fail(f"{what} did not come:\n{tail(federation.log('run'), 60)}")
         time.sleep(0.1)
     return value
 
@@ -51,7 +51,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def finished(federation: Loopback, folder: Path) -> list[dict[str, Any]]:
-    """Return the record of a run when it has ended; its table says that it ended well."""
+    """Wait for the end of a run and return its records; the table is written at a normal end."""
     federation.processes["run"].wait(timeout=LIMIT)
     assert (folder / "clients.txt").exists(), tail(federation.log("run"), 60)
     return records(folder)
@@ -61,7 +61,7 @@ def received(federation: Loopback, node: str) -> int:
     return federation.log(node).count("Receiving: train message")
 
 
-def test_a_supernode_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_the_run_continues_when_a_supernode_is_killed_in_training(tmp_path: Path) -> None:
     folder, m, rounds = tmp_path / "run", 4, 4
     config = {
         **CONFIG,
@@ -80,24 +80,24 @@ def test_a_supernode_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
             federation.start_node(f"node-{client}", client)
         federation.run(EXAMPLE, config)
         first = wait_until(lambda: records(folder), "the first round", federation)[0]
-        # The kernel stays, so the second round has the same cohort; one of it dies at work.
+        # The kernel is kept, so the second round has the same cohort; one of its nodes is killed.
         victim = first["chosen"][0]
         name = f"node-{victim}"
-        # One message asked for its partition, one was the probe, which was round 1's training.
+        # The first message asked for the partition id, the second was round 1's probe and training.
         wait_until(lambda: received(federation, name) >= 3, "round 2's message", federation)
         federation.kill(name)
         lines = finished(federation, folder)
 
     rest = [client for client in clients if client != victim]
-    assert [line["round"] for line in lines] == [1, 2, 3, 4]
-    assert lines[0]["asked"] == lines[0]["answered"] == clients
+    assert [line["server_round"] for line in lines] == [1, 2, 3, 4]
+    assert lines[0]["probed"] == lines[0]["answered"] == clients
     assert len(lines[0]["chosen"]) == m
     assert sorted(lines[0]["trained"]) == sorted(lines[0]["chosen"])
     assert lines[1]["chosen"] == lines[0]["chosen"]
     assert sorted(lines[1]["trained"]) == sorted(set(lines[1]["chosen"]) - {victim})
     assert [(one["client"], one["stage"]) for one in lines[1]["failed"]] == [(victim, "training")]
-    assert lines[2]["asked"] == []
-    assert lines[3]["asked"] == lines[3]["answered"] == rest
+    assert lines[2]["probed"] == []
+    assert lines[3]["probed"] == lines[3]["answered"] == rest
     for line in lines[2:]:
         assert sorted(line["chosen"]) == sorted(line["trained"]) == rest
         assert not line["failed"]
@@ -109,7 +109,7 @@ def test_a_supernode_is_killed_and_the_run_goes_on(tmp_path: Path) -> None:
     assert [client for client in clients if accuracy[client] is None] == [victim]
 
 
-def test_a_supernode_is_killed_during_a_probe(tmp_path: Path) -> None:
+def test_the_run_continues_when_a_supernode_is_killed_in_a_probe(tmp_path: Path) -> None:
     folder, clients = tmp_path / "run", [0, 6, 12, 18, 24]
     config = {
         **CONFIG,
@@ -125,14 +125,14 @@ def test_a_supernode_is_killed_during_a_probe(tmp_path: Path) -> None:
         for client in clients:
             federation.start_node(f"node-{client}", client)
         federation.run(EXAMPLE, config)
-        # One message asks for the partition, then each round probes everyone.
+        # One message asks for the partition id, then each round probes all nodes.
         wait_until(lambda: received(federation, "node-12") >= 3, "round 2's probe", federation)
         federation.kill("node-12")
         lines = finished(federation, folder)
 
     rest = [0, 6, 18, 24]
-    assert lines[0]["asked"] == lines[0]["answered"] == clients
-    assert lines[1]["asked"] == clients
+    assert lines[0]["probed"] == lines[0]["answered"] == clients
+    assert lines[1]["probed"] == clients
     assert lines[1]["answered"] == rest
     assert [(one["client"], one["stage"]) for one in lines[1]["failed"]] == [(12, "probe")]
     assert len(lines[1]["chosen"]) == 3
@@ -144,7 +144,7 @@ def test_tls_and_authenticated_nodes(tmp_path: Path) -> None:
     certificates, foreign = tmp_path / "certificates", tmp_path / "foreign"
     make_certificates(certificates)
     make_certificates(foreign)
-    names = ["node-0", "node-1", "wary", "stranger"]
+    names = ["node-0", "node-1", "other-authority", "unregistered"]
     keys = {name: make_node_key(certificates, name) for name in names}
     ids = {
         name: key_id(public_key_to_bytes(load_ssh_public_key(public.read_bytes())))
@@ -161,16 +161,16 @@ def test_tls_and_authenticated_nodes(tmp_path: Path) -> None:
         federation.start_superlink()
         for number, name in enumerate(names[:3]):
             federation.register(keys[name][1])
-            # One trusts another authority than the server's, and must not talk to it.
-            federation.certificates = foreign if name == "wary" else certificates
+            # This node trusts another authority than the server's, and must not connect.
+            federation.certificates = foreign if name == "other-authority" else certificates
             federation.start_node(name, number, keys[name][0])
         federation.certificates = certificates
-        federation.start_node("stranger", 3, keys["stranger"][0])
-        stranger = federation.processes["stranger"]
+        federation.start_node("unregistered", 3, keys["unregistered"][0])
+        unregistered = federation.processes["unregistered"]
 
         federation.run(EXAMPLE, {**config, "folder": str(tmp_path / "first")})
         first = finished(federation, tmp_path / "first")
-        assert stranger.wait(timeout=LIMIT) != 0
+        assert unregistered.wait(timeout=LIMIT) != 0
 
         restarted = federation.processes["node-0"]
         restarted.terminate()
@@ -179,10 +179,10 @@ def test_tls_and_authenticated_nodes(tmp_path: Path) -> None:
         federation.run(EXAMPLE, {**config, "folder": str(tmp_path / "second")})
         second = finished(federation, tmp_path / "second")
 
-        assert "Failed to activate SuperNode" in federation.log("stranger")
-        assert "CERTIFICATE_VERIFY_FAILED" in federation.log("wary")
+        assert "Failed to activate SuperNode" in federation.log("unregistered")
+        assert "CERTIFICATE_VERIFY_FAILED" in federation.log("other-authority")
         logs = {name: federation.log(name).count("SuperNode ID") for name in names}
-        assert logs == {"node-0": 2, "node-1": 1, "wary": 0, "stranger": 0}
+        assert logs == {"node-0": 2, "node-1": 1, "other-authority": 0, "unregistered": 0}
 
     members = sorted([ids["node-0"], ids["node-1"]])
     for line in (*first, *second):
@@ -190,7 +190,7 @@ def test_tls_and_authenticated_nodes(tmp_path: Path) -> None:
         assert line["counts"] == [1, 1]
 
 
-def test_an_interrupted_federation_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_interrupted_federation_stops_all_processes(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, str(EXAMPLE / "run.py"), "federation", "--data", "synthetic"],
         cwd=tmp_path,
@@ -203,13 +203,13 @@ def test_an_interrupted_federation_leaves_nothing_behind(tmp_path: Path) -> None
         for line in process.stdout:
             if line.startswith("waiting"):
                 break
-        family = family_of([process.pid])
+        processes = process_tree([process.pid])
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=120) == 130
     finally:
         process.kill()
         process.wait()
     # The script itself, a SuperLink, five SuperNodes, and `flwr run`.
-    assert len(family) >= 8
-    assert not alive(family)
+    assert len(processes) >= 8
+    assert not still_running(processes)
     assert not list(tmp_path.glob("adcs-flower-*"))

@@ -1,4 +1,4 @@
-"""The snippet of docs/flower_security.md holds, and its table says what it shows."""
+"""The snippet of docs/flower_security.md runs, and its table has the snippet's numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 PAGE = Path(__file__).parents[2] / "docs" / "flower_security.md"
 
 
-def test_the_table_of_lies_is_true() -> None:
+def test_the_table_has_the_numbers_of_the_snippet() -> None:
     text = PAGE.read_text()
     (snippet,) = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     namespace: dict[str, Any] = {}
@@ -22,5 +22,5 @@ def test_the_table_of_lies_is_true() -> None:
             settings[name] = value.strip('"') if name == "scale" else float(value)
         if "caps" in settings:
             settings |= {"caps": int(settings["caps"]), "groups": namespace["groups"]}
-        found = [namespace["places"](gang, **settings) for gang in namespace["gangs"]]
+        found = [namespace["slots"](attack, **settings) for attack in namespace["attacks"]]
         assert found == [int(count) for count in shown], what

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from adcs.experiments.config import Experiment
-from adcs.experiments.policies import policies
-from adcs.experiments.theory_figure import draw
-from adcs.runs import RunFolder
+from adcs.experiments.theory import draw, policies
+from adcs.run_folder import RunFolder
 from adcs.schedulers import ADCS, Uniform
-from adcs.simulation.data import from_arrays
+from adcs.simulation.datasets import from_arrays
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
 from adcs.simulation.models import MLP
@@ -114,12 +113,12 @@ def hand_made(path: Path, weights: list[float], steps: int = 1, **more) -> RunFo
     gram = np.diag([1.0, 4.0, 9.0])
     gap = np.array(weights) - 1 / 3
     with folder.writer("task") as lines:
-        for round in range(2):
+        for server_round in range(2):
             lines.append(
                 {
                     "scheduler": "own",
                     "seed": 0,
-                    "round": round,
+                    "server_round": server_round,
                     "bias": float(np.sqrt(gap @ gram @ gap)),
                     "gradient_norm": float(np.sqrt(14.0) / 3.0),
                     "cohort_weights": weights,
@@ -165,8 +164,10 @@ def test_rounds_that_diverged_are_left_out(tmp_path: Path) -> None:
     folder = hand_made(tmp_path / "run", [0.5, 0.5, 0.0], rounds=4)
     records = list(folder.records())
     with folder.writer("task") as lines:
-        for round in (2, 3):
-            lines.append({**records[-1], "round": round, "gram": [None] * 6, "bias": None})
+        for server_round in (2, 3):
+            lines.append(
+                {**records[-1], "server_round": server_round, "gram": [None] * 6, "bias": None}
+            )
     found = analyse(folder, groups=[0, 0, 1])
     assert len(found.rounds) == 2
     note = "Rounds whose updates are not finite are left out: own, seed 0, from round 2 on."
@@ -265,7 +266,7 @@ def test_theorem_1_asks_how_the_scheduler_chooses(tmp_path: Path, monkeypatch) -
     ],
 )
 def test_policies(spec: str, network: dict, theta: float | None, unbiased: bool) -> None:
-    experiment = Experiment(schedulers={"one": spec}, network=network)
+    experiment = Experiment.of(schedulers={"one": spec}, network=network)
     policy = policies(experiment)["one"]
     assert (policy.theta, policy.unbiased) == (theta, unbiased)
     if "norm" in spec:
@@ -308,7 +309,7 @@ def noise_run(folder: Path, structured: int, rounds: int = 10) -> RunFolder:
                 {
                     "scheduler": "Uniform",
                     "seed": 0,
-                    "round": now,
+                    "server_round": now,
                     "bias": bias(updates, chosen=np.flatnonzero(chosen)),
                     "gradient_norm": float(np.linalg.norm(updates.mean(axis=0))),
                     "cohort_weights": chosen,
@@ -384,7 +385,7 @@ def test_weighted_cohorts_have_the_general_bound_only(tmp_path: Path) -> None:
             {
                 "scheduler": "OCS",
                 "seed": 0,
-                "round": 0,
+                "server_round": 0,
                 "bias": 1.0,
                 "gradient_norm": 0.5,
                 "cohort_weights": [2.0, 0.0],

@@ -1,1 +1,1 @@
-"""Fashion-MNIST divided by class among Flower clients that ADCS schedules."""
+"""Fashion-MNIST, divided by class among Flower clients that ADCS schedules."""

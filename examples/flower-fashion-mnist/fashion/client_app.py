@@ -1,4 +1,4 @@
-"""The clients. All that scheduling adds is the mod."""
+"""The ClientApp. Scheduling adds only the mod."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def train(message: Message, context: Context) -> Message:
     work = workload(context.run_config)
     client = int(context.node_config["partition-id"])
     # Flower's round 1 is the simulator's round 0.
-    round = message.content["config"]["server-round"] - 1
-    w, loss = work.train(message.content["arrays"]["w"].numpy(), client, round)
-    # Examples of the mini-batch, which are the same number for all: the paper's equal weights.
+    server_round = message.content["config"]["server-round"] - 1
+    w, loss = work.train(message.content["arrays"]["w"].numpy(), client, server_round)
+    # The size of the mini-batch, which is the same for all clients: the paper's equal weights.
     metrics = {"train_loss": loss, "num-examples": work.federation.batch_size}
     content = {"arrays": ArrayRecord({"w": Array(w)}), "metrics": MetricRecord(metrics)}
     return Message(RecordDict(content), reply_to=message)

@@ -1,4 +1,4 @@
-"""The server: FedAvg, with its clients chosen by the scheduler that the config names."""
+"""The ServerApp: FedAvg, with clients selected by the scheduler in the config."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def wait_for_nodes(grid: Grid, nodes: int, seconds: float) -> None:
-    """Return when so many nodes are connected, or raise when the time is over."""
+    """Wait until this many nodes are connected; raise TimeoutError after `seconds`."""
     deadline = time.monotonic() + seconds
-    while (there := len(list(grid.get_node_ids()))) < nodes:
+    while (connected := len(list(grid.get_node_ids()))) < nodes:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{there} of {nodes} nodes are connected after {seconds:.0f} s")
+            raise TimeoutError(f"{connected} of {nodes} nodes are connected after {seconds:.0f} s")
         time.sleep(0.5)

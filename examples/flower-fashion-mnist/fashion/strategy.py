@@ -1,4 +1,4 @@
-"""FedAvg that evaluates now and then."""
+"""FedAvg that evaluates every few rounds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flwr.serverapp.strategy import FedAvg
 
 
 class EvaluateEvery(FedAvg):
-    """FedAvg with all nodes, evaluated every so many rounds and after the last."""
+    """FedAvg with all nodes, evaluated every `every` rounds and after the last."""
 
     def __init__(self, every: int, last: int) -> None:
-        # One node will do: with FedAvg's own numbers a round waits for ever once nodes are gone.
+        # With FedAvg's default numbers a round would wait for ever after nodes have disconnected.
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
         self.every = every
         self.last = last

@@ -1,14 +1,14 @@
-"""The table of a run: each client's accuracy, and how often it took part."""
+"""The table of a run: each client's accuracy, and how often it has trained."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from adcs.runs import RunFolder
+from adcs.run_folder import RunFolder
 
 
 def table(folder: str | Path) -> str:
-    """Return the table of a run folder, accuracies as they were last evaluated."""
+    """Return the table of a run folder, with the accuracies of the last evaluation."""
     lines = list(RunFolder.open(folder).records())
     if not lines:
         return "no round is done"
@@ -28,7 +28,7 @@ def table(folder: str | Path) -> str:
     if evaluated:
         at = evaluated[-1]
         text.append(
-            f"accuracy after round {at['round']}: worst {at['worst']:.3f}, "
+            f"accuracy after round {at['server_round']}: worst {at['worst']:.3f}, "
             f"worst 20 % {at['worst20']:.3f}, average {at['average']:.3f}"
         )
     return "\n".join(text)

@@ -1,7 +1,7 @@
 """The paper's workload: softmax regression on images that are divided by class.
 
-Data, partition and mini-batches are those of the simulator, so that client n trains in round t on
-the same examples as client n of `adcs compare` with the same seed.
+Data, partition and mini-batches are those of the simulator: in each round a client trains on the
+same examples as that client of `adcs compare` with the same seed.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from adcs.simulation.models import MLP
 
 
 class Workload:
-    """What clients compute: a step of SGD on a mini-batch, and the accuracy on their own tests."""
+    """What clients compute: an SGD step on a mini-batch, and the accuracy on their own test set."""
 
     def __init__(self, settings: Experiment) -> None:
         dataset = settings.dataset()
-        seed = settings.first_seed
-        self.lr = settings.lr
+        seed = settings.run.first_seed
+        self.lr = settings.training.lr
         self.model = MLP(dataset.x_train.shape[1], dataset.classes)
         self.federation = Federation(
             dataset,
             settings.divide(dataset, seed),
-            batch_size=settings.batch_size,
+            batch_size=settings.training.batch_size,
             seed=seed,
-            dtype=np.dtype(settings.dtype),
+            dtype=np.dtype(settings.run.dtype),
         )
 
     def initial(self) -> np.ndarray:
-        """Return the model to start from."""
+        """Return the initial model."""
         return self.model.initial(0).astype(self.federation.dtype)
 
-    def train(self, w: np.ndarray, client: int, round: int) -> tuple[np.ndarray, float]:
-        """Return the model after a client's step of a round (from 0), and the loss before it."""
-        x, y = self.federation.batches(round, np.array([client]))
+    def train(self, w: np.ndarray, client: int, server_round: int) -> tuple[np.ndarray, float]:
+        """Return the model after a client's step, and the loss before it; rounds count from 0."""
+        x, y = self.federation.batches(server_round, np.array([client]))
         loss, gradient = self.model.loss_and_gradient(w, x[0], y[0])
         return w - w.dtype.type(self.lr) * gradient, loss
 
     def evaluate(self, w: np.ndarray, client: int) -> tuple[float, float, int]:
-        """Return a client's test accuracy, its mean test loss, and the number of its tests."""
+        """Return a client's test accuracy, its mean test loss, and the size of its test set."""
         index = self.federation.partition.test[client]
         x = self.federation.features(self.federation.dataset.x_test, index)
         y = self.federation.dataset.y_test[index]
@@ -54,11 +54,11 @@ class Workload:
 
 @lru_cache(maxsize=1)
 def _workload(settings: tuple[tuple[str, Any], ...]) -> Workload:
-    return Workload(Experiment(**dict(settings)))
+    return Workload(Experiment.of(**dict(settings)))
 
 
 def workload(config: Mapping[str, Any]) -> Workload:
-    """Return the workload of a run's config; it is loaded once in each process."""
+    """Return the workload of a run's config, which is loaded once in each process."""
     names = {
         "data": "data",
         "clients": "num-clients",

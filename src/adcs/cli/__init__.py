@@ -1,14 +1,14 @@
-"""The command line: adcs compare | reproduce | data | explain | theory."""
+"""The command line: adcs compare | data | explain | theory."""
 
 from __future__ import annotations
 
 import sys
 
-NEEDED = ("typer", "rich", "matplotlib")
+NEEDED = ("typer", "rich", "matplotlib", "pydantic")
 
 
 def main() -> None:
-    """Run the command line, or say what to install if the extra `cli` is missing."""
+    """Run the command line, or name the packages to install if the extra `cli` is missing."""
     from importlib.util import find_spec
 
     from adcs.cli.stopping import end_like_ctrl_c, exit_code

@@ -1,4 +1,4 @@
-"""The typer application and its small commands."""
+"""The typer application, and its commands `schedulers` and `data`."""
 
 from __future__ import annotations
 
@@ -10,45 +10,43 @@ import typer
 from typer.core import TyperGroup
 
 import adcs
+from adcs._validation import did_you_mean
 from adcs.cli.compare import compare
+from adcs.cli.console import show_table
 from adcs.cli.errors import guarded
 from adcs.cli.explain import explain
-from adcs.cli.reproduce import reproduce
-from adcs.cli.settings import check_folder
+from adcs.cli.options import check_folder
 from adcs.cli.theory import theory
-from adcs.experiments.console import show_table
 from adcs.experiments.specs import NAMES, describe
-from adcs.simulation.data import available, fetch
-from adcs.simulation.names import hint
+from adcs.simulation.datasets import available, fetch
 
 
 class Commands(TyperGroup):
-    """A group of commands that says once which one may have been meant."""
+    """A group of commands; an unknown command gets one suggestion."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is named first."""
+        """Return the command that the first argument names."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            ctx.fail(f"there is no command {name!r}; {hint(name, self.list_commands(ctx))}")
+            ctx.fail(f"there is no command {name!r}; {did_you_mean(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
     cls=Commands,
-    help="Client scheduling for federated learning: compare schedulers, reproduce the paper.",
+    help="Client scheduling for federated learning: compare schedulers on the simulator.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data = typer.Typer(cls=Commands, help="The data sets that are known by name.", no_args_is_help=True)
+data = typer.Typer(cls=Commands, help="List and fetch data sets.", no_args_is_help=True)
 app.add_typer(data, name="data")
 app.command()(compare)
-app.command()(reproduce)
 app.command()(explain)
 app.command()(theory)
 
 
-def _say_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"adcs {adcs.__version__}")
         raise typer.Exit
@@ -59,11 +57,11 @@ def _set_up(
     _version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_say_version, is_eager=True, help="Say the version and exit."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
-    # What the library says about its work (downloads, for one) goes to stderr as it is.
+    # Messages of the library, such as those about downloads, go to stderr.
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("adcs").setLevel(logging.INFO)
 
@@ -72,30 +70,33 @@ def _set_up(
 @guarded
 def schedulers(
     spec: Annotated[
-        str | None, typer.Argument(metavar="[NAME|file.py:Class]", help="Say more of this one.")
+        str | None,
+        typer.Argument(metavar="[NAME|file.py:Class]", help="Show the settings of this one."),
     ] = None,
 ) -> None:
-    """List the schedulers, or say what one does and which settings it takes."""
+    """List the schedulers, or describe one and its settings."""
     if spec is not None:
         found = describe(spec)
-        text = found.text.partition("\nExamples\n")[0]  # They are for Python.
-        typer.echo(f"{text.strip()}\n\nDefaults: {found.own}\nOf all schedulers: {found.common}")
+        text = found.text.partition("\nExamples\n")[0]  # Examples are for Python.
+        typer.echo(
+            f"{text.strip()}\n\nDefaults: {found.own}\nSettings of all schedulers: {found.common}"
+        )
         return
-    all_of_them = {name: describe(name) for name in NAMES}
-    rows = [[name, it.text.partition("\n")[0], it.own] for name, it in all_of_them.items()]
-    show_table("Schedulers", ["name", "what it chooses", "settings"], rows, text=True)
+    every = {name: describe(name) for name in NAMES}
+    rows = [[name, one.text.partition("\n")[0], one.own] for name, one in every.items()]
+    show_table("Schedulers", ["name", "what it selects", "settings"], rows, text=True)
     typer.echo(
-        f"All take {all_of_them['Uniform'].common} too; sketch=256 is a sketch of that size.\n"
-        "More of one: adcs schedulers NAME. Your own: file.py:Class, a subclass of adcs.Scheduler."
+        f"Settings of all: {every['Uniform'].common}; sketch=256 is a sketch of that size.\n"
+        "Details: adcs schedulers NAME. Your own: file.py:Class, a subclass of adcs.Scheduler."
     )
 
 
 @data.command("list")
 @guarded
 def list_data(
-    folder: Annotated[Path | None, typer.Option(help="Look here first.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder to look in first.")] = None,
 ) -> None:
-    """List the data sets, and whether they are on this machine."""
+    """List the data sets that are known by name, and whether they are on this machine."""
     rows = [
         [entry.name, "yes" if entry.here else "no", entry.where, entry.what]
         for entry in available(folder)
@@ -107,11 +108,11 @@ def list_data(
 @data.command("fetch")
 @guarded
 def fetch_data(
-    name: Annotated[str, typer.Argument(help="Its name: see adcs data list.")],
-    folder: Annotated[Path | None, typer.Option(help="A folder that has its files.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of the data set: see adcs data list.")],
+    folder: Annotated[Path | None, typer.Option(help="Folder with its files.")] = None,
 ) -> None:
-    """Get a data set, and check it."""
-    if name in [entry.name for entry in available()]:  # Another name is not known, folder or not.
+    """Fetch a data set and verify it."""
+    if name in [entry.name for entry in available()]:  # fetch refuses other names.
         check_folder(name, folder, "--folder")
     found = fetch(name, folder)
     typer.echo(

@@ -1,4 +1,4 @@
-"""Errors as people want them: one clear sentence, an exit code, nothing lost."""
+"""Errors of commands: one sentence on stderr, and an exit code."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
+from adcs.cli.console import show_status
 from adcs.cli.stopping import exit_code
-from adcs.experiments.blame import SchedulerFailed
-from adcs.experiments.console import say
-from adcs.runs import InUse
-from adcs.simulation.data import DataUnavailable
+from adcs.run_folder import InUse
+from adcs.simulation.datasets import DataUnavailable
+from adcs.simulation.scheduler_errors import SchedulerFailed
 
-WRONG = 2
-ENDED = "a process ended before its work, perhaps for want of memory"
+USER_ERROR = 2
+WORKER_DIED = "a worker process ended early, perhaps out of memory"
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The end of a command: a sentence to print, and the exit code."""
+    """Ends a command with a sentence and an exit code."""
 
-    def __init__(self, sentence: str, code: int = WRONG) -> None:
+    def __init__(self, sentence: str, code: int = USER_ERROR) -> None:
         super().__init__(sentence)
         self.code = code
 
 
 def guarded(command: Callable[P, T]) -> Callable[P, T]:
-    """Turn the errors that users can do something about into a sentence on stderr."""
+    """Print errors that a user can act on as one sentence, without a traceback."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return command(*args, **kwargs)
         except Stopped as stop:
-            say(f"adcs: {stop}")
+            show_status(f"adcs: {stop}")
             raise typer.Exit(stop.code) from None
         except KeyboardInterrupt as stop:
-            say("adcs: stopped")
+            show_status("adcs: stopped")
             raise typer.Exit(exit_code(stop)) from None
         except OSError as error:
-            say(f"adcs: {describe(error)}")
-            raise typer.Exit(WRONG) from None
+            show_status(f"adcs: {describe(error)}")
+            raise typer.Exit(USER_ERROR) from None
         except (ValueError, DataUnavailable, SchedulerFailed) as error:
-            say(f"adcs: {error}")
-            raise typer.Exit(WRONG) from None
+            show_status(f"adcs: {error}")
+            raise typer.Exit(USER_ERROR) from None
         except (BrokenProcessPool, MemoryError):
-            say(f"adcs: {ENDED}")
-            raise typer.Exit(WRONG) from None
+            show_status(f"adcs: {WORKER_DIED}")
+            raise typer.Exit(USER_ERROR) from None
 
     return run
 
 
 def describe(error: OSError, where: Path | None = None) -> str:
-    """Return a sentence about an error of files and disks.
+    """Return an error of the file system as a sentence.
 
     >>> describe(OSError(28, "No space left on device"), Path("runs/a"))
     'the disk is full, writing into runs/a'
@@ -77,22 +77,20 @@ def describe(error: OSError, where: Path | None = None) -> str:
 
 @contextmanager
 def resumable(folder: Path, command: str) -> Iterator[None]:
-    """Say how to go on if what happens inside is interrupted or fails for lack of something."""
+    """Add the command that resumes a run to errors that interrupt it."""
     try:
         yield
     except KeyboardInterrupt as stop:
-        sentence = f"stopped; nothing is lost, go on with: {command}"
+        sentence = f"stopped; nothing is lost, resume with: {command}"
         raise Stopped(sentence, exit_code(stop)) from None
     except InUse as error:
-        raise Stopped(f"{error}; let it end, or stop it first") from error
+        raise Stopped(f"{error}; wait for it, or stop it first") from error
     except OSError as error:
         sentence = describe(error, folder)
-        raise Stopped(f"{sentence}; nothing written is lost, go on with: {command}") from error
+        raise Stopped(f"{sentence}; no records are lost, resume with: {command}") from error
     except SchedulerFailed as error:
-        raise Stopped(
-            f"{error}; nothing written is lost, mend it and go on with: {command}"
-        ) from error
+        raise Stopped(f"{error}; no records are lost, fix it and resume with: {command}") from error
     except (BrokenProcessPool, MemoryError) as error:
         raise Stopped(
-            f"{ENDED}; nothing written is lost, go on with fewer processes: {command} --jobs 1"
+            f"{WORKER_DIED}; no records are lost, resume with fewer processes: {command} --jobs 1"
         ) from error

@@ -1,4 +1,4 @@
-"""adcs explain: why a cohort was chosen."""
+"""adcs explain: why a cohort was selected."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import Annotated, Any
 
 import typer
 
+from adcs._types import ClientId
+from adcs.cli.console import progress, show_status, show_table, show_warning
 from adcs.cli.errors import guarded
-from adcs.cli.settings import open_run
-from adcs.experiments import why
+from adcs.cli.options import open_run
+from adcs.experiments import explain as explanation
 from adcs.experiments.config import Experiment
-from adcs.experiments.console import progress, say, shout, show_table
-from adcs.experiments.folders import experiment_of
 from adcs.experiments.records import checked_records
-from adcs.experiments.replay import replay
+from adcs.experiments.runner import experiment_of
 from adcs.experiments.specs import make_scheduler
-from adcs.runs import RunFolder
+from adcs.run_folder import RunFolder
 from adcs.schedulers.base import Cohort
 from adcs.schedulers.choice import RECORDED_LIMIT, Choice, from_record
-from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.schedulers.client_dpp import Determinantal
 from adcs.schedulers.static_dpp import StaticDPP
-from adcs.signals.report import ClientId
 
 
 @guarded
 def explain(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    round: Annotated[
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    server_round: Annotated[
         int,
-        typer.Option("--round", min=0, help="The round, counted from 0, in Flower's runs from 1."),
+        typer.Option("--round", min=0, help="Round, counted from 0; in Flower's runs from 1."),
     ],
-    seed: Annotated[int | None, typer.Option(help="The seed; the first by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; the first by default.")] = None,
     scheduler: Annotated[
-        str | None, typer.Option(help="Its label; the first determinantal one by default.")
+        str | None,
+        typer.Option(help="Label; the first determinantal scheduler by default."),
     ] = None,
-    client: Annotated[str | None, typer.Option(help="Say it of this client alone.")] = None,
+    client: Annotated[str | None, typer.Option(help="Explain this client only.")] = None,
 ) -> None:
-    """Say why a round's cohort was chosen, and why the other clients were left out."""
+    """Explain why a round's cohort was selected, and why the other clients were not."""
     folder = open_run(run)
     if folder.config.get("engine") == "flower":
         if seed is not None or scheduler is not None:
@@ -46,48 +46,51 @@ def explain(
                 f"{run} is a run of Flower's, with one scheduler and no seeds: "
                 "--seed and --scheduler do not go with it"
             )
-        _recorded(folder, round, client)
+        _print_recorded(folder, server_round, client)
         return
     experiment = experiment_of(folder)
     checked_records(folder, experiment)
     label = _label(experiment, scheduler)
-    seed = experiment.first_seed if seed is None else seed
+    seed = experiment.run.first_seed if seed is None else seed
     if seed not in experiment.seed_list:
         seeds = ", ".join(map(str, experiment.seed_list))
         raise ValueError(f"seed must be one of the run's, {seeds}; got {seed}")
-    if round >= experiment.rounds:
-        raise ValueError(f"round must be below {experiment.rounds}, the run's rounds; got {round}")
-    number = None if client is None else _number(client, experiment.clients)
+    rounds = experiment.training.rounds
+    if server_round >= rounds:
+        raise ValueError(f"round must be below {rounds}, the run's rounds; got {server_round}")
+    number = None if client is None else _number(client, experiment.partition.clients)
     held = folder.config.get("data_fingerprint")
     with progress("replay", "rounds") as report:
-        choice, evaluated, counts = replay(experiment, seed, label, round, report, fingerprint=held)
+        choice, evaluated, counts = explanation.replay(
+            experiment, seed, label, server_round, report, fingerprint=held
+        )
     _check(folder, label, seed, evaluated, counts)
-    _tell(choice, f"{label}, seed {seed}, round {round}", round, number)
+    _print_choice(choice, f"{label}, seed {seed}, round {server_round}", server_round, number)
 
 
-def _tell(choice: Choice, title: str, round: int, client: ClientId | None) -> None:
-    """Show a choice, or say of one client why it was chosen or not."""
+def _print_choice(choice: Choice, title: str, server_round: int, client: ClientId | None) -> None:
+    """Print the explanation of a selection, or of one client."""
     typer.echo(f"{title}: clients {', '.join(map(str, choice.cohort.clients))}")
     if client is not None:
-        typer.echo(why.sentence(choice, client))
+        typer.echo(explanation.sentence(choice, client))
         return
     if choice.theta is not None:
-        oldest = choice.cohort.diagnostics.get("oldest_report", round)
+        oldest = choice.cohort.diagnostics.get("oldest_report", server_round)
         typer.echo(
-            f"Each pick has the largest θ q + (1-θ) log r² at its turn, θ = {choice.theta:g}; r is "
-            f"what its update has outside the span of earlier picks. The oldest report is of "
-            f"round {oldest}."
+            f"Each pick maximises θ q + (1-θ) log r² at its turn, θ = {choice.theta:g}; r is the "
+            f"part of its update outside the span of earlier picks. The oldest report is of round "
+            f"{oldest}."
         )
     if waited := choice.cohort.diagnostics.get("waited"):
         late = ", ".join(map(str, waited))
-        typer.echo(f"Chosen before all others, because they had waited for too long: {late}.")
-    found = why.tables(choice)
+        typer.echo(f"Selected first, because they had waited for too long: {late}.")
+    found = explanation.tables(choice)
     if choice.explanation is not None and choice.explanation.left_out:
-        typer.echo(why.REASONS)
+        typer.echo(explanation.REASONS)
     for table in found:
         show_table(*table)
     if not found:
-        typer.echo(why.at_random(choice))
+        typer.echo(explanation.at_random(choice))
 
 
 def _label(experiment: Experiment, wanted: str | None) -> str:
@@ -99,7 +102,7 @@ def _label(experiment: Experiment, wanted: str | None) -> str:
 
     def rank(label: str) -> int:
         made = make_scheduler(experiment.schedulers[label], seed=0)
-        return 2 * (not isinstance(made, DeterminantalScheduler)) + isinstance(made, StaticDPP)
+        return 2 * (not isinstance(made, Determinantal)) + isinstance(made, StaticDPP)
 
     return min(labels, key=rank)
 
@@ -110,45 +113,49 @@ def _number(client: str, clients: int) -> ClientId:
     return int(client)
 
 
-def _check(folder: RunFolder, label: str, seed: int, round: int, counts: list[int]) -> None:
-    """Warn if the replay is not the run: another version of NumPy or another processor."""
+def _check(folder: RunFolder, label: str, seed: int, server_round: int, counts: list[int]) -> None:
+    """Warn if the replay differs from the run: another NumPy or processor rounds differently."""
     for record in folder.records():
-        if (record["scheduler"], record["seed"], record["round"]) == (label, seed, round):
+        if (record["scheduler"], record["seed"], record["server_round"]) == (
+            label,
+            seed,
+            server_round,
+        ):
             if "counts" in record and record["counts"] != counts:
-                shout(
-                    f"the replay differs from the run's record at round {round}: this machine or "
-                    "its NumPy rounds differently, so what follows is about the replay"
+                show_warning(
+                    f"the replay differs from the run's record at round {server_round}: this "
+                    "machine or its NumPy rounds differently, so what follows is about the replay"
                 )
             return
-    say(f"the run has no record of round {round} to check the replay against")
+    show_status(f"the run has no record of round {server_round} to check the replay against")
 
 
-def _recorded(folder: RunFolder, round: int, client: str | None) -> None:
-    lines = [line for line in folder.lines() if line.record["round"] == round]
+def _print_recorded(folder: RunFolder, server_round: int, client: str | None) -> None:
+    lines = [line for line in folder.lines() if line.record["server_round"] == server_round]
     if not lines:
-        held = sorted({record["round"] for record in folder.records()})
+        held = sorted({record["server_round"] for record in folder.records()})
         which = f"; it has rounds {held[0]} to {held[-1]}" if held else ""
-        raise ValueError(f"{folder.path} has no record of round {round}{which}")
+        raise ValueError(f"{folder.path} has no record of round {server_round}{which}")
     for line in lines:
         with line.reading():
-            _show_recorded(line.record, round, client)
+            _print_record(line.record, server_round, client)
 
 
-def _show_recorded(record: Mapping[str, Any], round: int, client: str | None) -> None:
-    title = f"{record['scheduler']}, round {round}"
+def _print_record(record: Mapping[str, Any], server_round: int, client: str | None) -> None:
+    title = f"{record['scheduler']}, round {server_round}"
     if "choice" in record:
         keys = ("chosen", "weights", "normalise", "diagnostics")
         clients, weights, normalise, diagnostics = (record[key] for key in keys)
         cohort = Cohort(tuple(clients), tuple(weights), normalise, diagnostics)
         choice = from_record(record["choice"], cohort)
         named = (one for one in choice.available if str(one) == client)
-        _tell(choice, title, round, next(named, client))
+        _print_choice(choice, title, server_round, next(named, client))
         return
     typer.echo(title)
     if client is not None:
         chosen = client in map(str, record.get("chosen") or ())
         typer.echo(f"Client {client} was {'chosen' if chosen else 'not chosen'}.")
-    for title, heads, rows in why.recorded_tables(record):
+    for title, heads, rows in explanation.recorded_tables(record):
         kept: list[Any] = [row for row in rows if client is None or row[0] == client]
         if kept:
             show_table(title, heads, kept)

@@ -1,4 +1,4 @@
-"""Signals that end a command. All of them end it as Ctrl-C does."""
+"""Termination signals: each ends a command as Ctrl-C does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SIGNALS = ("SIGTERM", "SIGHUP")
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal other than Ctrl-C's ends the command."""
+    """A termination signal other than SIGINT."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -17,7 +17,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def exit_code(stop: KeyboardInterrupt) -> int:
-    """Return the exit code of a command that a signal ended: 128 and the signal's number.
+    """Return the exit code of a command that a signal ended: 128 + the signal's number.
 
     >>> exit_code(KeyboardInterrupt()), exit_code(Terminated(signal.SIGTERM))
     (130, 143)
@@ -26,9 +26,9 @@ def exit_code(stop: KeyboardInterrupt) -> int:
 
 
 def end_like_ctrl_c() -> None:
-    """Turn the first signal to end into an exception, so that what was begun is cleaned up.
+    """Raise `Terminated` at the first termination signal, so that clean-up code runs.
 
-    Signals that the caller has set to be ignored, as nohup does, stay ignored.
+    Signals that are ignored, as by nohup, stay ignored.
     """
     for name in SIGNALS:
         number = getattr(signal, name, None)  # Windows has no SIGHUP.
@@ -37,5 +37,5 @@ def end_like_ctrl_c() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, lambda *_: None)  # Another one must not interrupt the cleaning up.
+    signal.signal(number, lambda *_: None)  # Another signal must not interrupt clean-up.
     raise Terminated(number)

@@ -1,4 +1,4 @@
-"""adcs theory: the paper's bounds beside what a run measured."""
+"""adcs theory: the paper's bounds next to the measurements of a run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from adcs.cli.console import show_status, show_table
 from adcs.cli.errors import guarded
-from adcs.cli.settings import open_run
-from adcs.experiments.console import say, show_table
-from adcs.experiments.folders import experiment_of
-from adcs.experiments.plots import write_csv
-from adcs.experiments.policies import policies
+from adcs.cli.options import open_run
+from adcs.experiments.figures import write_csv
 from adcs.experiments.records import checked_records
-from adcs.experiments.theory_figure import draw
+from adcs.experiments.runner import experiment_of
+from adcs.experiments.theory import draw, policies
 from adcs.theory.report import analyse
 
 BIAS = {
@@ -24,7 +23,7 @@ BIAS = {
     "general": "general bound",
     "centred": "centred",
     "masses": "cluster bound",
-    "clusters": "clusters taken",
+    "clusters": "clusters chosen",
     "theorem1": "Theorem 1",
     "above_theorem1": "rounds above it",
     "epsilon": "largest bias",
@@ -45,7 +44,7 @@ CONVERGENCE = {
 
 @guarded
 def theory(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
     smoothness: Annotated[
         float | None, typer.Option(help="L of Theorem 2; by default the largest that lr allows.")
     ] = None,
@@ -55,7 +54,7 @@ def theory(
     experiment = experiment_of(folder)
     checked_records(folder, experiment)
     found = analyse(folder, policies=policies(experiment), smoothness=smoothness)
-    steps = experiment.steps
+    steps = experiment.training.steps
     of = "" if steps == 1 else f", of sums of E = {steps} gradients"
     _show(f"Bias and its bounds, means over rounds and seeds{of}", BIAS, found.schedulers)
     for row in found.schedulers:
@@ -70,7 +69,7 @@ def theory(
     heads = [key for key in found.rounds[0] if key != "failed"]
     rows = [[row[key] for key in heads] for row in found.rounds]
     files.append(write_csv(folder.figures / "theory.csv", heads, rows))
-    say("written: " + ", ".join(str(path) for path in files))
+    show_status("written: " + ", ".join(str(path) for path in files))
 
 
 def _conditions(row: dict[str, Any]) -> str:

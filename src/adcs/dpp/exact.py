@@ -1,11 +1,11 @@
-"""The true maximum of (1 - theta) log det C_S + theta sum q, and 1-swap improvement.
+"""The exact maximum of (1 - theta) log det C_S + theta sum q, and improvement by swaps.
 
-Branch and bound. A node has some rows in and some out; R is what remains of C for the free rows
-outside the span of those that are in (a Schur complement), and some places are left. Blocks of
-similar rows bound det R_T over the sets T that fill them. Where R has an inverse,
+The search is branch and bound. A node has some rows fixed in, some fixed out, and some slots left.
+R is the Schur complement of the rows that are in, over the free rows. Blocks of similar rows bound
+det R_T over the sets T that fill the slots (`adcs.dpp.exact_bounds`). If R has an inverse,
 det R_T = det R det (R^-1)_{T^c} gives a second bound from the rows left out, which is often far
-tighter. Both come for each free row in and out, so that a node also fixes rows and knows where
-to branch.
+tighter. Both bounds are computed with each free row in and out, so a node also fixes rows and
+finds the row to branch on.
 """
 
 from __future__ import annotations
@@ -15,21 +15,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from adcs.dpp.blocks import block_bounds
-from adcs.dpp.constraints import Constraints, Room
-from adcs.dpp.greedy import greedy_map
-from adcs.dpp.kernel import (
-    Float64Array,
-    IndexArray,
-    as_quality,
-    as_similarity,
-    check_theta,
-    quality_precision,
-)
-from adcs.dpp.scoring import Scoring
-from adcs.dpp.selection import Selection
+from adcs._types import Float64Array, IndexArray
+from adcs.dpp.constraints import Constraints, ResolvedConstraints
+from adcs.dpp.exact_bounds import block_bounds
+from adcs.dpp.greedy import Selection, greedy_map
+from adcs.dpp.kernel import as_quality, as_similarity, check_theta
+from adcs.dpp.tolerances import Scoring, set_tie
 
-_WELL_CONDITIONED = 1e-7  # smallest to largest eigenvalue from which R^-1 is trusted
+_WELL_CONDITIONED = 1e-7  # least ratio of smallest to largest eigenvalue at which R^-1 is used
 
 
 def exact_map(
@@ -43,21 +36,21 @@ def exact_map(
 ) -> Selection:
     """Choose the m rows that maximise the objective, by branch and bound.
 
-    Meant for N up to about 30. The rows come in the order in which a greedy over the set alone
-    takes them (required rows first), and gains belong to that order. Where greedy is optimal up
-    to rounding, its set is returned; so it is where every set of m rows is linearly dependent.
+    Suitable for N up to about 30. The rows are in the order in which a greedy search over the set
+    alone picks them (required rows first), and gains belong to that order. If greedy is optimal
+    up to rounding, or every set of m rows is linearly dependent, the greedy set is returned.
 
     Parameters
     ----------
     similarity, m, quality, theta, constraints
         As in `greedy_map`.
     node_limit
-        Largest number of nodes to bound. Similarities of a rank barely above m need most.
+        Largest number of nodes to bound. A similarity whose rank is just above m needs the most.
 
     Raises
     ------
     RuntimeError
-        If node_limit is reached: the answer is never silently inexact.
+        If node_limit is reached before the optimum is proved.
 
     Examples
     --------
@@ -71,24 +64,26 @@ def exact_map(
     theta = check_theta(theta)
     c = as_similarity(similarity)
     q = _summable(quality, c.shape[0])
-    room = constraints.resolve(c.shape[0], m)
+    resolved = constraints.resolve(c.shape[0], m)
     start = greedy_map(similarity, m, quality=quality, theta=theta, constraints=constraints)
     if theta == 1.0:  # a sum under caps: greedy is exact
         return start
-    everyone = Constraints(candidates=constraints.candidates)
-    if greedy_map(similarity, m, constraints=everyone).rank < m:  # no set has an objective
+    free_choice = Constraints(candidates=constraints.candidates, given=constraints.given)
+    if greedy_map(similarity, m, constraints=free_choice).rank < m:  # every objective is -inf
         return start
     better, _ = improve(start, similarity, quality=quality, theta=theta, constraints=constraints)
+    floor = Scoring.of_kernel(similarity, quality, theta=theta).floor
     search = _Search(
         theta=theta,
-        floor=Scoring.of_kernel(similarity, quality, theta=theta).floor,
-        margin=_margin(quality, q, theta, m),
+        floor=floor,
+        margin=set_tie(quality, theta, m),
         node_limit=node_limit,
         best=better.objective,
     )
-    free = np.flatnonzero(room.allowed)
-    root = _Node(c[np.ix_(free, free)], theta * q[free], free, m, room, room.caps, 0.0, ())
-    fixed = np.isin(free, room.required)
+    free = np.flatnonzero(resolved.allowed)
+    kernel = _conditioned(c, resolved.given, floor)[np.ix_(free, free)]
+    root = _Node(kernel, theta * q[free], free, m, resolved, resolved.caps, 0.0, ())
+    fixed = np.isin(free, resolved.required)
     found = search.run(_reduce(root, fixed, np.zeros_like(fixed), search))
     if found is None:
         return better
@@ -106,11 +101,20 @@ def improve(
     constraints: Constraints = Constraints(),  # noqa: B008 - frozen
     max_swaps: int = 100,
 ) -> tuple[Selection, float]:
-    """Exchange one chosen row for another while that helps; return the result and its gain.
+    """Swap chosen rows for others while that helps; return the result and its gain.
 
-    Each step makes the best of all swaps that the constraints allow. The gain is what the
-    objective rose by, 0 if the selection is returned as it was. A selection of linearly dependent
-    rows is left alone (theta < 1): its objective is -inf and no swap can be compared with it.
+    Each step makes the best of all swaps that the constraints allow. The gain is the increase of
+    the objective, 0 if the selection is returned unchanged. A selection of linearly dependent
+    rows is returned unchanged (theta < 1): its objective is -inf, so swaps cannot be compared.
+
+    Parameters
+    ----------
+    selection
+        The set to start from.
+    similarity, quality, theta, constraints
+        As in `greedy_map`.
+    max_swaps
+        The largest number of swaps.
 
     Examples
     --------
@@ -125,36 +129,47 @@ def improve(
     c = as_similarity(similarity)
     n, m = c.shape[0], selection.indices.size
     q = _summable(quality, n)
-    room = constraints.resolve(n, m)
-    stranger = selection.indices[~room.allowed[selection.indices]]
-    if stranger.size:
-        raise ValueError(f"selection holds row {stranger[0]}, which is not among the candidates")
+    resolved = constraints.resolve(n, m)
+    excluded = selection.indices[~resolved.allowed[selection.indices]]
+    if excluded.size:
+        raise ValueError(f"selection holds row {excluded[0]}, which is not among the candidates")
     first = now = _ordered(similarity, selection.indices, quality, theta, constraints)
     if not np.isfinite(first.objective):
         return selection, 0.0
-    margin = _margin(quality, q, theta, m)
+    margin = set_tie(quality, theta, m)
+    kernel = _conditioned(
+        c, resolved.given, Scoring.of_kernel(similarity, quality, theta=theta).floor
+    )
     for _ in range(max_swaps):
         inside = now.indices
-        outside = np.setdiff1d(np.flatnonzero(room.allowed), inside)
+        outside = np.setdiff1d(np.flatnonzero(resolved.allowed), inside)
         if outside.size == 0:
             break
-        gains = _swap_gains(c, q, theta, room, inside, outside)
+        gains = _swap_gains(kernel, q, theta, resolved, inside, outside)
         i, j = np.unravel_index(int(gains.argmax()), gains.shape)
         if not gains[i, j] > margin:
             break
         swapped = np.append(np.delete(inside, i), outside[j])
         after = _ordered(similarity, swapped, quality, theta, constraints)
-        if not after.objective > now.objective + margin:  # a gain made of rounding alone
+        if not after.objective > now.objective + margin:  # the gain was rounding
             break
         now = after
     return (selection, 0.0) if now is first else (now, now.objective - first.objective)
+
+
+def _conditioned(c: Float64Array, given: IndexArray, floor: float) -> Float64Array:
+    """Return C conditioned on rows that are chosen already: the Schur complement of their block."""
+    for row in given:
+        if c[row, row] > floor:
+            c = c - np.outer(c[row] / c[row, row], c[row])
+    return c
 
 
 def _swap_gains(
     c: Float64Array,
     q: Float64Array,
     theta: float,
-    room: Room,
+    resolved: ResolvedConstraints,
     inside: IndexArray,
     outside: IndexArray,
 ) -> Float64Array:
@@ -164,16 +179,16 @@ def _swap_gains(
         inverse = np.linalg.inv(c[np.ix_(inside, inside)])
         cross = c[np.ix_(inside, outside)]
         coefficients = inverse @ cross
-        residual = np.maximum(1.0 - (cross * coefficients).sum(axis=0), 0.0)
+        residual = np.maximum(c.diagonal()[outside] - (cross * coefficients).sum(axis=0), 0.0)
         # det C_{S - i + j} / det C_S = K_ii s_j + (K b_j)_i^2, with K the inverse of C_S.
         ratio = np.diagonal(inverse)[:, None] * residual + coefficients**2
         with np.errstate(divide="ignore"):
             gains = gains + (1.0 - theta) * np.log(ratio)
-    taken = np.bincount(room.codes[inside], minlength=room.caps.size)
-    full = (taken >= room.caps)[room.codes[outside]]
-    same = room.codes[inside][:, None] == room.codes[outside]
+    taken = np.bincount(resolved.codes[inside], minlength=resolved.caps.size)
+    full = (taken >= resolved.caps)[resolved.codes[outside]]
+    same = resolved.codes[inside][:, None] == resolved.codes[outside]
     gains[full & ~same] = -np.inf
-    gains[np.isin(inside, room.required)] = -np.inf
+    gains[np.isin(inside, resolved.required)] = -np.inf
     return gains
 
 
@@ -191,7 +206,7 @@ def _ordered(
 
 
 def _summable(quality: ArrayLike | None, n: int) -> Float64Array:
-    """Return quality, or raise if sums of it could overflow: sets are compared by them."""
+    """Return quality, or raise if a sum of it could overflow."""
     q = as_quality(quality, n)
     with np.errstate(over="ignore"):
         if np.isfinite(2.0 * np.abs(q).sum()):
@@ -199,27 +214,22 @@ def _summable(quality: ArrayLike | None, n: int) -> Float64Array:
     raise ValueError(f"quality is too large to be added up: the largest is {np.abs(q).max():g}")
 
 
-def _margin(quality: ArrayLike | None, q: Float64Array, theta: float, m: int) -> float:
-    """Return the difference of objectives below which two sets count as equal."""
-    return m * (1e-10 + 2 * quality_precision(quality) * theta * float(np.abs(q).max()))
-
-
 @dataclass(frozen=True)
 class _Node:
-    """Rows in (`chosen`, worth `value`), free rows with their kernel, and places left."""
+    """The rows chosen and their objective, the free rows with their kernel, and the slots left."""
 
     kernel: Float64Array
     weight: Float64Array  # theta q
     rows: IndexArray
-    places: int
-    room: Room
+    slots: int
+    resolved: ResolvedConstraints
     caps: IndexArray
     value: float
     chosen: tuple[int, ...]
 
 
 class _Search:
-    """Depth-first branch and bound; `best` is the objective to beat."""
+    """Depth-first branch and bound; `best` is the objective of the best set known."""
 
     def __init__(
         self, *, theta: float, floor: float, margin: float, node_limit: int, best: float
@@ -228,14 +238,14 @@ class _Search:
         self._limit, self._nodes, self._best = node_limit, 0, best
 
     def run(self, root: _Node | None) -> IndexArray | None:
-        """Return the best set, or None if nothing beats the objective known at the start."""
+        """Return the best set, or None if none is better than the one known at the start."""
         found: IndexArray | None = None
         stack = [root]
         while stack:
             node = stack.pop()
             if node is None:
                 continue
-            if node.places == 0 or node.rows.size == node.places:
+            if node.slots == 0 or node.rows.size == node.slots:
                 value, rows = self._complete(node)
                 if value > self._best + self._margin:
                     self._best, found = value, rows
@@ -245,16 +255,16 @@ class _Search:
 
     def _complete(self, node: _Node) -> tuple[float, IndexArray]:
         everything = np.ones(node.rows.size, dtype=bool)
-        last = _reduce(node, everything, ~everything, self) if node.places else node
+        last = _reduce(node, everything, ~everything, self) if node.slots else node
         if last is None:
             return -np.inf, node.rows
         return last.value, np.array(last.chosen, dtype=np.intp)
 
     def _branch(self, node: _Node) -> list[_Node | None]:
-        """Return what is left to search of a node, the more promising part last."""
+        """Return the child nodes, the more promising one last."""
         target = self._best + self._margin - node.value
         scores = (1.0 - self.theta) * np.log(np.diagonal(node.kernel)) + node.weight
-        if np.sort(scores)[-node.places :].sum() <= target:  # residuals only shrink
+        if np.sort(scores)[-node.slots :].sum() <= target:  # residuals only shrink
             return []
         self._nodes += 1
         if self._nodes > self._limit:
@@ -275,11 +285,11 @@ class _Search:
         return parts if with_row[pick] >= without_row[pick] else parts[::-1]
 
     def _bounds(self, node: _Node, target: float) -> tuple[Float64Array, Float64Array]:
-        """Return upper bounds on what the places left can add, with and without each free row."""
+        """Return upper bounds on what the free slots can add, with and without each free row."""
         theta, free = self.theta, node.rows.size
-        kernel, codes = node.kernel, node.room.codes[node.rows]
+        kernel, codes = node.kernel, node.resolved.codes[node.rows]
         with_row, without_row = block_bounds(
-            kernel, node.weight, node.places, theta, self.floor, codes, node.caps, kept=True
+            kernel, node.weight, node.slots, theta, self.floor, codes, node.caps, kept=True
         )
         spectrum = np.linalg.eigvalsh(kernel)
         if max(with_row[0], without_row[0]) <= target or (
@@ -290,7 +300,7 @@ class _Search:
         left_out, left_in = block_bounds(
             (inverse + inverse.T) / 2,
             -node.weight,
-            free - node.places,
+            free - node.slots,
             theta,
             self.floor,
             codes,
@@ -304,7 +314,7 @@ class _Search:
 def _reduce(
     node: _Node, into: NDArray[np.bool_], out: NDArray[np.bool_], search: _Search
 ) -> _Node | None:
-    """Return the node with rows fixed in and out, None if nothing feasible is left."""
+    """Return the node with rows fixed in and out, None if no set is feasible."""
     kernel, caps, value, chosen = node.kernel, node.caps.copy(), node.value, node.chosen
     for i in np.flatnonzero(into):
         square = float(kernel[i, i])
@@ -312,13 +322,15 @@ def _reduce(
             return None
         value += (1.0 - search.theta) * float(np.log(square)) + float(node.weight[i])
         kernel = kernel - np.outer(kernel[i] / square, kernel[i])
-        caps[node.room.codes[node.rows[i]]] -= 1
+        caps[node.resolved.codes[node.rows[i]]] -= 1
         chosen = (*chosen, int(node.rows[i]))
-    places = node.places - int(into.sum())
-    codes = node.room.codes[node.rows]
+    slots = node.slots - int(into.sum())
+    codes = node.resolved.codes[node.rows]
     keep = ~into & ~out & (caps[codes] > 0) & (np.diagonal(kernel) > search.floor)
     possible = int(np.minimum(np.bincount(codes[keep], minlength=caps.size), caps).sum())
-    if caps.min() < 0 or not 0 <= places <= possible:
+    if caps.min() < 0 or not 0 <= slots <= possible:
         return None
     left = kernel[np.ix_(keep, keep)]
-    return _Node(left, node.weight[keep], node.rows[keep], places, node.room, caps, value, chosen)
+    return _Node(
+        left, node.weight[keep], node.rows[keep], slots, node.resolved, caps, value, chosen
+    )

@@ -1,53 +1,76 @@
 """Greedy search for the set that maximises (1 - theta) log det C_S + theta sum q.
 
 Each step adds the row with the largest gain, in O(m^2 N) altogether (Chen, Zhang and Zhou 2018,
-"Fast greedy MAP inference for determinantal point process").
+"Fast greedy MAP inference for determinantal point process"). Three searches find the same picks.
+The size decides which one runs, and docs/benchmarks.md has the measurements:
+
+- `_pivoted_cholesky`, LAPACK's, for a kernel of at most 64 rows without constraints.
+- `_DenseSearch`, over all rows of a kernel, otherwise.
+- `adcs.dpp.greedy_lazy.LazySearch`, over a kernel of more than 1,024 rows if quality counts or
+  many rows are chosen, and over features without forming their kernel.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import solve_triangular
+from scipy.linalg.blas import dgemv
+from scipy.linalg.lapack import dpstrf
 
-from adcs.dpp.constraints import Constraints, Room
-from adcs.dpp.dense import DenseSearch, pivoted
-from adcs.dpp.kernel import (
-    Float64Array,
-    IndexArray,
-    as_quality,
-    as_similarity,
-    check_m,
-    check_theta,
-    combine,
-)
-from adcs.dpp.lazy import LazySearch
-from adcs.dpp.numbers import total
-from adcs.dpp.rows import FeatureRows, KernelRows
-from adcs.dpp.scoring import NOT, Scoring
-from adcs.dpp.selection import Selection
+from adcs._types import Float64Array, IndexArray
+from adcs.dpp.constraints import Constraints, ResolvedConstraints
+from adcs.dpp.greedy_lazy import FeatureRows, KernelRows, LazySearch
+from adcs.dpp.kernel import as_quality, as_similarity, check_m, check_theta, combine, total
+from adcs.dpp.tolerances import EXCLUDED, LOWEST_SCORE, Scoring, best_row, tie_order
 
-_NONE = Constraints()
-_TINY = 64  # up to so many rows LAPACK's pivoted Cholesky is tried first
-_FEW = 1024  # up to so many rows the dense search is the faster one
-_GRAM, _MOST = 256, 4096  # up to so many rows the kernel is formed: always, and if m is large
+_NO_CONSTRAINTS = Constraints()
+_SMALL = 64  # up to this many rows the kernel is formed, and pivoted Cholesky is tried first
+_LARGE = 1024  # up to this many rows the kernel is formed if at least half of them are chosen
+_MANY = 300  # from this many picks the lazy search over a large kernel pays at theta = 0
 
 
-class Search(Protocol):
-    """One greedy run over the rows that are open to it."""
+@dataclass(frozen=True)
+class Selection:
+    """A set of m rows.
 
-    def open(self, rows: IndexArray) -> None:
-        """Let rows into the race."""
+    With given rows (`Constraints.given`), gains, log_det and objective are what the set adds to
+    them.
 
-    def close(self, rows: NDArray[np.bool_]) -> None:
-        """Take the rows of a mask out of the race."""
+    Attributes
+    ----------
+    indices
+        The rows, in the order in which they were picked.
+    gains
+        What each pick added to the objective: (1 - theta) log residual^2 + theta q. It is -inf
+        for a pick that adds no direction of its own (theta < 1).
+    log_det
+        log det C_S, of the similarity alone; -inf when the picks are linearly dependent.
+    objective
+        (1 - theta) log det C_S + theta sum q.
+    rank
+        The number of picks that have a direction of their own. If it is below m, the other picks
+        come from a new greedy search over the remaining rows.
 
-    def race(self) -> Iterator[tuple[int, float]]:
-        """Add the best row and yield it with its r^2, until no row in the race adds anything."""
+    Examples
+    --------
+    >>> selection = greedy_map([[1.0, 0.6], [0.6, 1.0]], 2)
+    >>> selection.indices, selection.gains.round(3), selection.rank
+    (array([0, 1]), array([ 0.   , -0.446]), 2)
+    """
+
+    indices: IndexArray
+    gains: Float64Array
+    log_det: float
+    objective: float
+    rank: int
 
 
 def greedy_map(
@@ -56,13 +79,13 @@ def greedy_map(
     *,
     quality: ArrayLike | None = None,
     theta: float = 0.0,
-    constraints: Constraints = _NONE,
+    constraints: Constraints = _NO_CONSTRAINTS,
 ) -> Selection:
     """Choose m rows greedily, given the similarity C (N x N, ones on its diagonal).
 
-    Exactly m distinct rows are returned. Gains that differ by rounding alone tie, and a tie goes
-    to the lower index. Where fewer than m rows are linearly independent, the rest are chosen by a
-    fresh greedy over the remainder, as often as it takes, with gains of -inf.
+    Returns exactly m distinct rows. Gains that differ by rounding alone tie, and a tie goes to the
+    lower index. If fewer than m rows are linearly independent, the rest are chosen by a new greedy
+    search over the remaining rows, repeated as often as needed, with gains of -inf.
 
     Parameters
     ----------
@@ -75,7 +98,8 @@ def greedy_map(
     theta
         Weight of quality, from 0 (diversity alone) to 1 (the m best qualities).
     constraints
-        Who may be chosen, who must be (they are picked first), and how many per group.
+        Which rows may be chosen, which must be (they are picked first), which are chosen already,
+        and how many per group.
 
     Examples
     --------
@@ -96,19 +120,19 @@ def greedy_map_trusted(
     scoring: Scoring,
     *,
     quality: ArrayLike | None = None,
-    constraints: Constraints = _NONE,
+    constraints: Constraints = _NO_CONSTRAINTS,
 ) -> Selection:
-    """Choose m rows greedily, given a kernel by one who made it and knows it to be right.
+    """Like `greedy_map`, without validating the kernel.
 
-    To see whether C is finite and symmetric with ones on its diagonal, all of it has to be read,
-    which for small m takes longer than choosing; and only who made it knows how exact it is.
+    Validation reads all of C, which for small m takes longer than the search. The caller also
+    says how exact C is.
 
     Parameters
     ----------
     similarity, m, quality, constraints
         As in `greedy_map`.
     scoring
-        How exact C is, and theta.
+        Theta, and how exact C is.
 
     Examples
     --------
@@ -118,7 +142,7 @@ def greedy_map_trusted(
     array([0, 2])
     """
     q = as_quality(quality, similarity.shape[0])
-    return _greedy_kernel(similarity, q, scoring, constraints, m)
+    return _search_kernel(similarity, q, scoring, constraints, m)
 
 
 def greedy_map_features(
@@ -127,14 +151,14 @@ def greedy_map_features(
     *,
     quality: ArrayLike | None = None,
     theta: float = 0.0,
-    constraints: Constraints = _NONE,
+    constraints: Constraints = _NO_CONSTRAINTS,
     unit: bool = False,
     name: str = "features",
 ) -> Selection:
-    """Choose m rows greedily, given N vectors of length d; otherwise like `greedy_map`.
+    """Choose m rows greedily, given N vectors of d numbers; otherwise like `greedy_map`.
 
-    The rows are compared by direction. Few rows go through their kernel; of many, neither the
-    kernel nor a copy is formed.
+    Rows are compared by direction. For many rows neither the kernel nor a copy of the rows is
+    formed.
 
     Parameters
     ----------
@@ -143,9 +167,9 @@ def greedy_map_features(
     m, quality, theta, constraints
         As in `greedy_map`.
     unit
-        Whether the rows are meant to have length one; then any that do not are refused.
+        If true, rows whose norm is not one are refused.
     name
-        What the rows are called in errors.
+        What errors call the rows.
 
     Examples
     --------
@@ -156,38 +180,56 @@ def greedy_map_features(
     rows = FeatureRows(features, unit=unit, name=name)
     q, m = as_quality(quality, rows.n), check_m(m, rows.n)
     scoring = Scoring.of_features(features, quality, theta=theta)
-    if rows.n <= max(_GRAM, min(2 * m, _MOST)):
-        return _greedy_kernel(rows.gram(), q, scoring, constraints, m)
-    room = constraints.resolve(rows.n, m)
-    return _greedy(lambda: LazySearch(rows, scoring, q, m), q, scoring, room, m)
+    if rows.n <= max(_SMALL, min(2 * m, _LARGE)):
+        return _search_kernel(rows.gram(), q, scoring, constraints, m)
+    resolved = constraints.resolve(rows.n, m)
+    most = m + resolved.given.size
+    return _run(lambda: LazySearch(rows, scoring, q, most), q, scoring, resolved, m)
 
 
-def _greedy_kernel(
+def _search_kernel(
     c: Float64Array, quality: Float64Array, scoring: Scoring, constraints: Constraints, m: int
 ) -> Selection:
     n = c.shape[0]
-    if n <= _TINY and not constraints:
-        picks = pivoted(c, scoring, quality, check_m(m, n))
+    if n <= _SMALL and not constraints:
+        picks = _pivoted_cholesky(c, scoring, quality, check_m(m, n))
         if picks is not None:
             return _selection(picks, quality, scoring)
-    room = constraints.resolve(n, m)
-    if n <= _FEW:
-        return _greedy(lambda: DenseSearch(c, scoring, quality, m), quality, scoring, room, m)
-    rows = KernelRows(c)
-    return _greedy(lambda: LazySearch(rows, scoring, quality, m), quality, scoring, room, m)
+    resolved = constraints.resolve(n, m)
+    most = m + resolved.given.size
+    if n > _LARGE and (scoring.theta > 0.0 or m >= _MANY):
+        rows = KernelRows(c)
+        return _run(lambda: LazySearch(rows, scoring, quality, most), quality, scoring, resolved, m)
+    return _run(lambda: _DenseSearch(c, scoring, quality, most), quality, scoring, resolved, m)
 
 
-def _greedy(
-    search: Callable[[], Search],
+class _Search(Protocol):
+    """One greedy search over its candidates."""
+
+    def admit(self, rows: IndexArray) -> None:
+        """Make rows candidates."""
+
+    def exclude(self, rows: NDArray[np.bool_]) -> None:
+        """Remove the rows of a mask from the candidates."""
+
+    def picks(self) -> Iterator[tuple[int, float]]:
+        """Add the best candidate and yield it with its r^2, until none adds a direction."""
+
+
+def _run(
+    new_search: Callable[[], _Search],
     quality: Float64Array,
     scoring: Scoring,
-    room: Room,
+    resolved: ResolvedConstraints,
     m: int,
 ) -> Selection:
-    run = _Run(search, quality, scoring, room)
-    if room.required.size:
-        run.fill(room.required, room.required.size)
-        run.force(room.required)
+    """Choose m rows: required ones first, then the best, with a new search when rank runs out."""
+    run = _Run(new_search, quality, scoring, resolved)
+    if resolved.given.size:
+        run.condition(resolved.given)
+    if resolved.required.size:
+        run.fill(resolved.required, resolved.required.size)
+        run.add_dependent(resolved.required)
     while run.fill(run.remaining(), m) < m:
         run.restart()
     return _selection(run.picks, quality, scoring)
@@ -196,17 +238,17 @@ def _greedy(
 def _selection(
     picks: list[tuple[int, float]], quality: Float64Array, scoring: Scoring
 ) -> Selection:
-    """Return picks, each a row and its r^2, with what they are worth."""
+    """Return picks, each a row and its r^2, as a Selection."""
     index = np.array([row for row, _ in picks], dtype=np.intp)
     log, floor = math.log, scoring.floor
-    logs = [log(square) if square > floor else NOT for _, square in picks]
+    logs = [log(square) if square > floor else -math.inf for _, square in picks]
     q, log_det = quality[index], math.fsum(logs)
     return Selection(
         indices=index,
         gains=scoring.gains(np.array(logs), q),
         log_det=log_det,
         objective=combine(log_det, total(q), scoring.theta),
-        rank=len(logs) - logs.count(NOT),
+        rank=len(logs) - logs.count(-math.inf),
     )
 
 
@@ -215,56 +257,218 @@ class _Run:
 
     def __init__(
         self,
-        search: Callable[[], Search],
+        new_search: Callable[[], _Search],
         quality: Float64Array,
         scoring: Scoring,
-        room: Room,
+        resolved: ResolvedConstraints,
     ) -> None:
-        self._new_search, self._search = search, search()
-        self._quality, self._scoring, self._room = quality, scoring, room
-        self._capped, self._places = room.capped, room.caps.copy()
-        self._first = True
+        self._new_search, self._search = new_search, new_search()
+        self._quality, self._scoring, self._resolved = quality, scoring, resolved
+        self._capped, self._slots = resolved.capped, resolved.caps.copy()
+        self._first_search = True
         self.picks: list[tuple[int, float]] = []
+
+    def condition(self, rows: IndexArray) -> None:
+        """Start the search from the span of rows that are chosen already."""
+        self._search.admit(rows)
+        for _ in self._search.picks():
+            pass
 
     def remaining(self) -> IndexArray:
         """Return the rows that may still be chosen."""
-        free = self._room.allowed.nonzero()[0]
+        free = self._resolved.allowed.nonzero()[0]
         if self.picks:
             free = np.setdiff1d(free, [row for row, _ in self.picks])
-        return free[self._places[self._room.codes[free]] > 0] if self._capped else free
+        return free[self._slots[self._resolved.codes[free]] > 0] if self._capped else free
 
     def fill(self, rows: IndexArray, size: int) -> int:
         """Add the best of rows until there are size picks or no new direction is left."""
-        picks, first, capped = self.picks, self._first, self._capped
+        picks, capped = self.picks, self._capped
         if len(picks) < size:
-            self._search.open(rows)
-            for pick in islice(self._search.race(), size - len(picks)):
-                picks.append(pick if first else (pick[0], 0.0))
+            self._search.admit(rows)
+            for row, square in islice(self._search.picks(), size - len(picks)):
+                picks.append((row, square if self._first_search else 0.0))
                 if capped:
-                    self._count(pick[0])
+                    self._use_slot(row)
         return len(picks)
 
-    def force(self, rows: IndexArray) -> None:
-        """Take those of rows that are left: they must be in, though they add no direction."""
+    def add_dependent(self, rows: IndexArray) -> None:
+        """Add those of the required rows that the search left out: they add no direction."""
         left = np.setdiff1d(rows, [row for row, _ in self.picks])
         while left.size:
-            weight = self._scoring.weigh(self._quality[left])
-            best = float(weight.max())
             # Their residuals are equal, so quality decides.
-            place = int((weight >= best - self._scoring.quality_blur * abs(best)).argmax())
-            self.picks.append((int(left[place]), 0.0))
+            weight = self._scoring.quality_term(self._quality[left])
+            best = float(weight.max())
+            position = best_row(weight, best - self._scoring.quality_error * abs(best))
+            self.picks.append((int(left[position]), 0.0))
             if self._capped:
-                self._count(int(left[place]))
-            left = np.delete(left, place)
+                self._use_slot(int(left[position]))
+            left = np.delete(left, position)
 
     def restart(self) -> None:
-        """Forget the picks: those that follow are spread anew over the remainder."""
-        self._first = False
+        """Start a new search; its picks are diverse among themselves only."""
+        self._first_search = False
         self._search = self._new_search()
 
-    def _count(self, row: int) -> None:
-        """Take up a place of a row's group, and close the group with its last one."""
-        group = self._room.codes[row]
-        self._places[group] -= 1
-        if self._places[group] == 0:
-            self._search.close(self._room.codes == group)
+    def _use_slot(self, row: int) -> None:
+        """Use one of the slots of a row's group, and exclude the group after its last one."""
+        group = self._resolved.codes[row]
+        self._slots[group] -= 1
+        if self._slots[group] == 0:
+            self._search.exclude(self._resolved.codes == group)
+
+
+class _DenseSearch:
+    """Greedy search over all rows of a kernel.
+
+    Examples
+    --------
+    >>> scoring = Scoring.of_kernel(np.eye(2), None, theta=0.5)
+    >>> search = _DenseSearch(np.eye(2), scoring, np.array([1.0, 2.0]), m=2)
+    >>> search.admit(np.arange(2))
+    >>> next(search.picks())
+    (1, 1.0)
+    """
+
+    def __init__(
+        self, similarity: Float64Array, scoring: Scoring, quality: Float64Array, m: int
+    ) -> None:
+        n = similarity.shape[0]
+        self._c, self._scoring, self._m = similarity, scoring, m
+        self._floor = scoring.floor if scoring.theta < 1.0 else -math.inf
+        self._smallest = 1.0  # r^2 among the chosen rows
+        self._all_weights = scoring.quality_term(quality)
+        self._weight = np.full(n, EXCLUDED)  # of the candidates
+        # At theta = 0 the score is r^2 itself, and one array serves as weight, r^2 and score,
+        # -inf for excluded rows; otherwise r^2 is kept for all rows.
+        self._square = self._weight if scoring.theta == 0.0 else np.ones(n)
+        self._score = self._weight if scoring.theta == 0.0 else np.empty(n)
+        self._shrink = np.empty(n)
+        # Coordinates of all rows in the orthonormal basis of the chosen ones.
+        self._coordinates = np.empty((n, m), order="F")
+        self._chosen: list[int] = []
+
+    def admit(self, rows: IndexArray) -> None:
+        """Make rows candidates."""
+        if self._scoring.theta > 0.0:
+            self._weight[rows] = self._all_weights[rows]
+            return
+        # Their r^2 was not kept up to date while they were excluded.
+        self._square[rows] = 1.0
+        for k in range(len(self._chosen)):
+            self._square[rows] -= self._coordinates[rows, k] ** 2
+
+    def exclude(self, rows: NDArray[np.bool_]) -> None:
+        """Remove the rows of a mask from the candidates."""
+        self._weight[rows] = EXCLUDED
+
+    def picks(self) -> Iterator[tuple[int, float]]:
+        """Add the best candidate and yield it with its r^2, until none adds a direction."""
+        weight, squares, score = self._weight, self._square, self._score
+        c, coordinates, shrink = self._c, self._coordinates, self._shrink
+        scoring, floor, chosen, last = self._scoring, self._floor, self._chosen, self._m - 1
+        # Looked up once: a pick takes microseconds.
+        item, argmax, squared, subtract = score.item, score.argmax, np.square, np.subtract
+        mixed = score is not squares
+        widest = scoring.widest_margin()
+        smallest, recheck_threshold = self._smallest, scoring.recheck_threshold(1.0)
+        k = len(chosen)
+        while True:
+            if mixed:
+                scoring.score(squares, weight, out=score)
+            row = int(argmax())
+            best = item(row)
+            square = squares.item(row) if mixed else best
+            if best == EXCLUDED:
+                return
+            if square <= floor:
+                weight[squares <= floor] = EXCLUDED
+                continue
+            score[row] = EXCLUDED
+            if item(argmax()) >= best - widest:
+                score[row] = best
+                row = best_row(score, scoring.tie_limit(best, square, weight.item(row)))
+                square = squares.item(row)
+            weight[row] = EXCLUDED
+            if square * smallest < recheck_threshold and self._is_dependent(row, square):
+                if scoring.theta == 1.0:  # quality alone decides
+                    yield row, 0.0
+                continue
+            chosen.append(row)
+            if square < smallest:
+                self._smallest = smallest = square
+            if k < last:
+                known, new = coordinates[:, :k], coordinates[:, k]
+                new[:] = c[row]
+                if k:  # the first r^2 is one
+                    scale = square**-0.5
+                    # new = (new - known @ known[row]) * scale; f2py is slow on strided vectors.
+                    dgemv(-scale, known, known[row].copy(), scale, new, overwrite_y=1)
+                squared(new, out=shrink)
+                subtract(squares, shrink, out=squares)
+            k += 1
+            yield row, square
+
+    def _is_dependent(self, row: int, square: float) -> bool:
+        """Return whether a small r^2 is only rounding."""
+        if square <= self._scoring.floor or not self._chosen:
+            return square <= self._scoring.floor
+        known = self._coordinates[:, : len(self._chosen)]
+        coefficients = solve_triangular(known[self._chosen].T, known[row], check_finite=False)
+        return not self._scoring.is_significant(square, coefficients)
+
+
+def _pivoted_cholesky(
+    similarity: Float64Array, scoring: Scoring, quality: Float64Array, m: int
+) -> list[tuple[int, float]] | None:
+    """Return the greedy picks by one call of LAPACK's pivoted Cholesky, or None.
+
+    Its pivots are the greedy picks, but it handles neither ties nor tiny residuals. All picks are
+    checked at once; None means that `_DenseSearch` has to find them. It factorises the whole
+    kernel, which pays for small kernels only.
+
+    >>> scoring = Scoring.of_kernel(np.eye(2), None, theta=0.0)
+    >>> _pivoted_cholesky(np.eye(2), scoring, np.zeros(2), 2)
+    [(0, 1.0), (1, 1.0)]
+    """
+    if scoring.theta == 1.0:
+        return None
+    weight = scoring.quality_term(quality)
+    scale = np.ones(1)
+    kernel = similarity
+    if scoring.theta > 0.0:
+        with np.errstate(over="ignore"):
+            exponent = (weight - weight.max()) / (2.0 * (1.0 - scoring.theta))
+        if exponent.min() < -100.0:
+            return None
+        scale = np.exp(exponent)
+        kernel = similarity * scale * scale[:, None]
+    factor, pivots, rank, _ = dpstrf(kernel, tol=0.0, lower=1)
+    if rank < m:
+        return None
+    order = pivots - 1
+    if scoring.theta > 0.0:
+        factor /= scale[order, None]
+    candidate = _triangle(order.size, m)  # row i is a candidate at step j <= i
+    shrink = np.where(candidate, factor[:, :m], 0.0)
+    shrink *= shrink
+    squares = (1.0 + shrink) - shrink.cumsum(axis=1)  # before each step
+    weight = weight[order]
+    score = np.where(candidate, scoring.score(squares, weight[:, None]), EXCLUDED)
+    picked = squares.diagonal()
+    least = float(picked.min())
+    if least <= scoring.floor or least < scoring.recheck_threshold(least):
+        return None
+    with np.errstate(over="ignore"):
+        margin = scoring.tie_margin(picked, weight[:m])
+        tied = score >= np.maximum(score.max(axis=0) - margin, LOWEST_SCORE)
+    preference = tie_order(order)
+    winners = order[preference[tied[preference].argmax(axis=0)]]
+    if (winners != order[:m]).any():
+        return None
+    return list(zip(order[:m].tolist(), picked.tolist(), strict=True))
+
+
+@lru_cache(maxsize=8)
+def _triangle(n: int, m: int) -> NDArray[np.bool_]:
+    return np.tri(n, m, dtype=bool)

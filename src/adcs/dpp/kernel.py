@@ -5,34 +5,32 @@ The paper's objective for a set S (its equation 5) is
     (1 - theta) log det C_S + theta sum_{n in S} q_n,
 
 and it equals (1 - theta) log det L_S for L = Q C Q, Q = diag(exp(alpha q)),
-alpha = theta / (2 (1 - theta)). L overflows as soon as alpha q passes 700, so nothing in this
-package works on L itself: similarity C and quality q travel side by side, and L exists only as
-its logarithm.
+alpha = theta / (2 (1 - theta)). L overflows where alpha q is above 700, so no function in this
+package computes L itself: they take similarity C and quality q, and use L as its logarithm.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg.blas import dsymv, idamax
 
-from adcs.dpp.numbers import as_numbers, brief, real, total
+from adcs._types import Float64Array, FloatArray
+from adcs._validation import as_numbers, brief, check_int, real
 
-FloatArray = NDArray[np.floating[Any]]
-Float64Array = NDArray[np.float64]
-IndexArray = NDArray[np.intp]
-
-FLOAT32_PRECISION, FLOAT64_PRECISION = (float(np.finfo(t).eps) for t in (np.float32, np.float64))
-"""The relative rounding of numbers of either type."""
-
-_SAFE = 1e290  # lengths up to this, and down to its inverse, have an inverse without loss
+_SAFE_NORM = 1e290  # norms up to this, and down to its inverse, have an exact inverse
 
 
 def check_theta(theta: float) -> float:
-    """Return theta as a float, or raise if it is outside [0, 1]."""
+    """Return theta as a float, or raise ValueError unless it is in [0, 1].
+
+    >>> check_theta(1)
+    1.0
+    """
     value = real(theta)
     if value is None or not 0.0 <= value <= 1.0:
         raise ValueError(f"theta must lie in [0, 1], got {brief(theta)}")
@@ -40,16 +38,21 @@ def check_theta(theta: float) -> float:
 
 
 def check_m(m: int, n: int) -> int:
-    """Return m as an int, or raise unless it is a whole number from 1 to n."""
-    if isinstance(m, bool) or not isinstance(m, (int, np.integer)):
-        raise ValueError(f"m must be a whole number, got {m!r}")
-    if not 1 <= m <= n:
-        raise ValueError(f"m must lie between 1 and the number of candidates ({n}), got {m}")
-    return int(m)
+    """Return m as an int, or raise ValueError unless it is an integer from 1 to n.
+
+    >>> check_m(4, 3)
+    Traceback (most recent call last):
+    ...
+    ValueError: m must lie between 1 and the number of candidates (3), got 4
+    """
+    value = check_int("m", m)
+    if not 1 <= value <= n:
+        raise ValueError(f"m must lie between 1 and the number of candidates ({n}), got {brief(m)}")
+    return value
 
 
 def as_table(updates: ArrayLike, name: str = "updates") -> FloatArray:
-    """Return updates as an N x d array, float32 kept and everything else as float64.
+    """Return updates as an N x d array: float32 stays float32, all else becomes float64.
 
     >>> as_table([1.0, 2.0])
     Traceback (most recent call last):
@@ -75,7 +78,7 @@ def as_table(updates: ArrayLike, name: str = "updates") -> FloatArray:
 
 
 def as_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
-    """Return updates as a finite N x d array, float32 kept and everything else as float64.
+    """Return updates as a finite N x d array: float32 stays float32, all else becomes float64.
 
     >>> as_rows([[3, 4], [0, 2]]).dtype
     dtype('float64')
@@ -85,8 +88,8 @@ def as_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
     ValueError: updates must be finite: row 1 holds nan
     """
     rows = as_table(updates, name)
-    # A sum is finite only if every entry is; it costs no N x d array of booleans. It may also
-    # overflow on entries that are finite, so a row under suspicion is looked at again.
+    # A sum is finite only if every entry is, and needs no N x d array of booleans. It may also
+    # overflow on finite entries, so rows with an infinite sum are checked entry by entry.
     with np.errstate(over="ignore", invalid="ignore"):
         suspects = np.flatnonzero(~np.isfinite(rows.sum(axis=1)))
     for i in suspects:
@@ -99,12 +102,12 @@ def as_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
 def _row_lengths(updates: Any) -> list[int]:
     try:
         return sorted({int(np.size(row)) for row in updates})
-    except (TypeError, ValueError):
+    except Exception:  # rows that are no arrays
         return []
 
 
 def as_quality(quality: ArrayLike | None, n: int) -> Float64Array:
-    """Return quality as n finite float64 numbers; None is n zeros.
+    """Return quality as n finite float64 numbers; None means n zeros.
 
     >>> as_quality([1.0, 2.0], 3)
     Traceback (most recent call last):
@@ -124,36 +127,14 @@ def as_quality(quality: ArrayLike | None, n: int) -> Float64Array:
     return q
 
 
-def quality_precision(quality: ArrayLike | None) -> float:
-    """Return the relative rounding of numbers as they were given.
-
-    Values that are all exact in float32 were most likely computed in float32, whatever their
-    type is by now, and those that differ by its rounding only are to tie: at the first round
-    every client's loss is the same number. Whole numbers given as such are not rounded at all.
-
-    >>> quality_precision(np.array([np.float32(0.1), np.float32(0.2)], dtype=np.float64))
-    1.1920928955078125e-07
-    >>> quality_precision([0.1, 0.2])
-    2.220446049250313e-16
-    """
-    narrow = True
-    if quality is not None:
-        values = as_numbers(quality, "quality").astype(np.float64, copy=False)
-        if np.asarray(quality).dtype.kind in "iu":
-            return FLOAT64_PRECISION
-        with np.errstate(over="ignore"):
-            narrow = bool((values.astype(np.float32) == values).all())
-    return FLOAT32_PRECISION if narrow else FLOAT64_PRECISION
-
-
 def row_norms(rows: FloatArray) -> Float64Array:
-    """Return the Euclidean norm of each row; only one that is beyond float64 itself overflows.
+    """Return the Euclidean norm of each row; infinite only if the norm is beyond float64.
 
     >>> row_norms(np.array([[3e200, 4e200], [3e-200, 4e-200]]))
     array([5.e+200, 5.e-200])
     """
     top = np.maximum(rows.max(axis=1), -rows.min(axis=1)).astype(np.float64)
-    # Squares are safe well inside the exponent range; only the rest are rescaled, row by row.
+    # Squares of these do not overflow; the other rows are rescaled one by one.
     safe = 1e15 if rows.dtype == np.float32 else 1e140
     with np.errstate(over="ignore", under="ignore"):
         norms: Float64Array = np.sqrt(
@@ -165,7 +146,7 @@ def row_norms(rows: FloatArray) -> Float64Array:
 
 
 def unit_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
-    """Return the rows scaled to length one: phi_n = g_n / ||g_n||.
+    """Return the rows scaled to norm one: phi_n = g_n / ||g_n||.
 
     >>> unit_rows([[3.0, 4.0], [0.0, 2.0]])
     array([[0.6, 0.8],
@@ -180,21 +161,23 @@ def unit_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
     zero = np.flatnonzero(norms == 0.0)
     if zero.size:
         raise ValueError(f"{name} must have a direction: row {zero[0]} is zero")
-    wild = np.flatnonzero((norms > _SAFE) | (norms < 1.0 / _SAFE))
-    if wild.size:  # of float64 only
+    extreme = np.flatnonzero((norms > _SAFE_NORM) | (norms < 1.0 / _SAFE_NORM))
+    if extreme.size:  # float64 only
         rows = rows.copy()
-        # A power of two rounds nothing but what is far too small beside the row's largest entry.
+        # A power of two rounds only entries far below the row's largest one.
         with np.errstate(under="ignore"):
-            rows[wild] = np.ldexp(rows[wild], -np.frexp(np.abs(rows[wild]).max(axis=1))[1][:, None])
-        norms[wild] = row_norms(rows[wild])
+            rows[extreme] = np.ldexp(
+                rows[extreme], -np.frexp(np.abs(rows[extreme]).max(axis=1))[1][:, None]
+            )
+        norms[extreme] = row_norms(rows[extreme])
     return np.asarray(rows * (1.0 / norms)[:, None], dtype=rows.dtype)
 
 
 def similarity(rows: FloatArray) -> Float64Array:
     """Return C = Phi^T Phi of the rows' directions in float64, symmetric, its diagonal exactly one.
 
-    Lengths come from the same product, so that rows that are equal, or equal but for their
-    length, have similarity one up to float64's rounding, whatever the rows were rounded to.
+    Norms come from the same product, so rows that are equal up to their norm have similarity one
+    up to float64's rounding, whatever the rows were rounded to.
 
     >>> similarity(np.array([[1.0, 0.0], [3.0, 3.0]])).round(4)
     array([[1.    , 0.7071],
@@ -203,8 +186,8 @@ def similarity(rows: FloatArray) -> Float64Array:
     wide = rows.astype(np.float64, copy=False)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         gram: Float64Array = wide @ wide.T
-    lengths2 = gram.diagonal()
-    if not (lengths2.min() > 1e-200 and lengths2.max() < 1e200):
+    squared_norms = gram.diagonal()
+    if not (squared_norms.min() > 1e-200 and squared_norms.max() < 1e200):
         unit = unit_rows(wide, "rows")
         gram = np.asarray(unit @ unit.T, dtype=np.float64)
     scale = 1.0 / np.sqrt(gram.diagonal())
@@ -215,7 +198,7 @@ def similarity(rows: FloatArray) -> Float64Array:
 
 
 def as_similarity(matrix: ArrayLike) -> Float64Array:
-    """Return a similarity matrix as float64 after checking shape, symmetry and diagonal.
+    """Return a similarity matrix as float64, after checking shape, symmetry and diagonal.
 
     >>> as_similarity([[1.0, 0.5], [0.4, 1.0]])
     Traceback (most recent call last):
@@ -226,8 +209,8 @@ def as_similarity(matrix: ArrayLike) -> Float64Array:
     if c.shape[0] != c.shape[1]:
         raise ValueError(f"similarity must be square, got shape {c.shape}")
     tolerance = 1e-5 if getattr(matrix, "dtype", None) == np.float32 else 1e-9
-    # Both triangles, each read once, give the same product with a vector if the matrix is
-    # symmetric. Comparing all pairs costs far more, and is left for a matrix that fails.
+    # If the matrix is symmetric, both triangles give the same product with a vector. Comparing
+    # all pairs costs far more, and is done only for a matrix that fails.
     probe = _probe(c.shape[0])
     gap = dsymv(1.0, c.T, probe, lower=1)
     gap = dsymv(-1.0, c.T, probe, 1.0, gap, lower=0, overwrite_y=1)
@@ -256,7 +239,7 @@ def as_similarity(matrix: ArrayLike) -> Float64Array:
 
 @lru_cache(maxsize=4)
 def _probe(n: int) -> Float64Array:
-    # Unequal entries, all well away from zero, so that no error is lost and none cancel.
+    # Unequal entries, none near zero, so that errors neither vanish nor cancel.
     return np.asarray(0.5 + 0.5 * (np.arange(1, n + 1) * 0.6180339887498949 % 1.0))
 
 
@@ -284,7 +267,7 @@ def alpha(theta: float) -> float:
 def log_kernel(
     similarity: ArrayLike, quality: ArrayLike | None, theta: float
 ) -> tuple[Float64Array, Float64Array]:
-    """Return L = Q C Q as (sign, log|L|): the logarithm never overflows, L itself may.
+    """Return L = Q C Q as (sign, log|L|); L itself may overflow, its logarithm does not.
 
     >>> sign, log_l = log_kernel([[1.0, 0.5], [0.5, 1.0]], [1000.0, 0.0], theta=0.8)
     >>> log_l.round(3)
@@ -299,7 +282,7 @@ def log_kernel(
 
 
 def log_weights(quality: ArrayLike | None, n: int, theta: float) -> Float64Array:
-    """Return alpha q, the logarithms of Q's diagonal.
+    """Return alpha q, the logarithm of Q's diagonal.
 
     >>> log_weights([1.0, 2.0], 2, theta=0.5)
     array([0.5, 1. ])
@@ -344,13 +327,13 @@ def split_kernel(kernel: ArrayLike) -> tuple[Float64Array, Float64Array]:
             f"kernel must have a positive diagonal: entry {bad[0]} is {diagonal[bad[0]]:g}"
         )
     root = np.sqrt(diagonal)
-    with np.errstate(over="ignore"):  # of an entry far beyond its diagonal, which is refused
+    with np.errstate(over="ignore"):  # an entry far above its diagonal, refused below
         scaled = matrix / root[:, None] / root[None, :]
     return as_similarity(scaled), np.log(diagonal)
 
 
 def log_det(similarity: FloatArray, subset: ArrayLike) -> float:
-    """Return log det C_S, -inf where C_S is singular.
+    """Return log det C_S, -inf if C_S is singular.
 
     >>> log_det(np.eye(3), [0, 2])
     0.0
@@ -361,8 +344,23 @@ def log_det(similarity: FloatArray, subset: ArrayLike) -> float:
     return float(value) if sign > 0 else float("-inf")
 
 
+def total(values: Float64Array) -> float:
+    """Return the sum of values; a sum beyond float64 becomes the largest float64.
+
+    >>> total(np.array([1.5e308, 1.5e308, -1.5e308])), total(np.array([1.5e308, 1.5e308]))
+    (1.5e+308, 1.7976931348623157e+308)
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        plain = float(values.sum())
+        if math.isfinite(plain):
+            return plain
+        halved = np.ldexp(values, -64).sum()
+        most = np.finfo(np.float64).max
+        return float(np.clip(np.ldexp(halved, 64), -most, most))
+
+
 def combine(log_det: float, quality_sum: float, theta: float) -> float:
-    """Return (1 - theta) log det C_S + theta sum q, with 0 * inf read as 0.
+    """Return (1 - theta) log det C_S + theta sum q, where 0 * inf is 0.
 
     >>> combine(float("-inf"), 3.0, theta=1.0)
     3.0
@@ -382,6 +380,6 @@ def objective(
     """
     theta = check_theta(theta)
     c = as_similarity(similarity)
-    index = np.asarray(subset, dtype=np.intp)
+    index = as_numbers(subset, "subset").astype(np.intp)
     q = as_quality(quality, c.shape[0])
     return combine(log_det(c, index), total(q[index]), theta)

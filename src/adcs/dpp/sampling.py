@@ -1,38 +1,36 @@
 """Probabilities and exact samples of determinantal point processes with L = Q C Q.
 
-The L-ensemble gives a set Z the probability det L_Z / det(L + I); the m-DPP is the same law given
-|Z| = m, so that its normaliser is the elementary symmetric polynomial e_m of L's eigenvalues
+The L-ensemble gives a set Z the probability det L_Z / det(L + I). The m-DPP is the same law given
+|Z| = m, so its normaliser is the elementary symmetric polynomial e_m of L's eigenvalues
 (Kulesza and Taskar 2011, "k-DPPs: fixed-size determinantal point processes"). Weights
 exp(alpha q) may span thousands of orders of magnitude, so eigenvalues are kept as logarithms.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import lapack, solve_triangular
 
-from adcs.dpp.greedy import greedy_map
-from adcs.dpp.kernel import (
-    Float64Array,
-    IndexArray,
-    as_similarity,
-    check_m,
-    log_weights,
-)
-from adcs.dpp.scoring import Scoring
+from adcs._types import Float64Array, IndexArray
+from adcs._validation import as_array, brief
+from adcs.dpp.constraints import Constraints
+from adcs.dpp.greedy import greedy_map_trusted
+from adcs.dpp.kernel import as_similarity, log_weights
+from adcs.dpp.tolerances import Scoring
 
-_GAP = 20.0  # a step of e^20 in singular values: beyond it, e^-40 in L is below rounding
-_RANGE = 300.0  # e^300 is what one factorisation can hold
+_GAP = 20.0  # singular values a factor of e^20 apart: e^-40 in L is below rounding
+_RANGE = 300.0  # one factorisation can hold a range of e^300
 
 
 def elementary_symmetric(log_values: ArrayLike, m: int) -> Float64Array:
     """Return the logarithms of e_k of the first j values, a table of (m + 1) x (n + 1).
 
     The last column holds log e_0 ... log e_m of all n values. Values are given by their
-    logarithms; every term is positive, so nothing cancels.
+    logarithms. Every term is positive, so no digits cancel.
 
     >>> np.exp(elementary_symmetric(np.log([1.0, 2.0, 3.0]), 2)[:, -1]).round(9)
     array([ 1.,  6., 11.])
@@ -52,14 +50,17 @@ def log_probability(
     quality: ArrayLike | None = None,
     theta: float = 0.0,
 ) -> float:
-    """Return log P(Z) = log det L_Z - log det(L + I), the subset being of any size.
+    """Return log P(Z) = log det L_Z - log det(L + I), for a subset of any size.
 
     >>> log_probability([[1.0, 0.0], [0.0, 1.0]], [0])  # four sets, equally likely
     -1.386...
     """
     kernel = _Kernel.of(similarity, quality, theta)
-    normaliser = float(np.logaddexp(0.0, kernel.spectrum()[0]).sum())
-    return kernel.log_det(subset) - normaliser
+    log_det = kernel.log_det(subset)
+    log_eigenvalues, _ = kernel.spectrum()
+    if np.size(subset) > log_eigenvalues.size:  # above the rank
+        return -math.inf
+    return log_det - float(np.logaddexp(0.0, log_eigenvalues).sum())
 
 
 def log_probability_mdpp(
@@ -90,8 +91,9 @@ def sample_mdpp(
     quality: ArrayLike | None = None,
     theta: float = 0.0,
     size: int | None = None,
+    given: ArrayLike = (),
 ) -> IndexArray:
-    """Draw m rows from the m-DPP, exactly.
+    """Draw m rows from the m-DPP. The sampling is exact.
 
     Parameters
     ----------
@@ -103,6 +105,9 @@ def sample_mdpp(
         Source of randomness; the same state gives the same rows.
     size
         How many samples; None means one.
+    given
+        Rows that are chosen already: m others are drawn, with probabilities proportional to the
+        determinant of L over given and drawn rows together.
 
     Returns
     -------
@@ -116,8 +121,9 @@ def sample_mdpp(
     array([2, 2, 2])
     """
     kernel = _Kernel.of(similarity, quality, theta)
-    m = check_m(m, kernel.similarity.shape[0])
-    log_eigenvalues, vectors = kernel.spectrum()
+    n = kernel.similarity.shape[0]
+    conditions = Constraints(given=as_array(given, "given").tolist()).resolve(n, m).given
+    log_eigenvalues, vectors = kernel.spectrum(conditions)
     _check_rank(m, log_eigenvalues.size)
     table = elementary_symmetric(log_eigenvalues, m)
     draws = [
@@ -137,7 +143,7 @@ def _check_rank(m: int, rank: int) -> None:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """L = Q C Q as C, log Q, and how exact C is."""
+    """L = Q C Q as C, log Q, and the rounding of C."""
 
     similarity: Float64Array
     log_weight: Float64Array
@@ -151,27 +157,33 @@ class _Kernel:
         return cls(c, log_weight, scoring)
 
     def log_det(self, subset: ArrayLike) -> float:
-        """Return log det L_Z, -inf where the rows are linearly dependent."""
+        """Return log det L_Z, -inf if the rows are linearly dependent."""
         n = self.similarity.shape[0]
-        rows = np.asarray(subset)
+        rows = as_array(subset, "subset")
         if rows.size == 0:
             return 0.0
         if rows.ndim != 1 or rows.dtype.kind not in "iu":
-            raise ValueError(f"subset must be a list of row indices, got {subset!r}")
+            raise ValueError(f"subset must be a list of row indices, got {brief(subset)}")
         if rows.min() < 0 or rows.max() >= n or np.unique(rows).size < rows.size:
-            raise ValueError(f"subset must hold distinct rows from 0 to {n - 1}, got {subset!r}")
-        chosen = greedy_map(self.similarity[np.ix_(rows, rows)], rows.size)
+            raise ValueError(
+                f"subset must hold distinct rows from 0 to {n - 1}, got {brief(subset)}"
+            )
+        # The rounding of C as it was given: float32's is far above that of `similarity`.
+        scoring = replace(self.scoring, theta=0.0)
+        chosen = greedy_map_trusted(self.similarity[np.ix_(rows, rows)], rows.size, scoring)
         return chosen.log_det + 2.0 * float(self.log_weight[rows].sum())
 
-    def spectrum(self) -> tuple[Float64Array, Float64Array]:
+    def spectrum(self, given: ArrayLike = ()) -> tuple[Float64Array, Float64Array]:
         """Return the logarithms of L's nonzero eigenvalues, descending, and their eigenvectors.
 
+        With given rows, those of L conditioned on them: its Schur complement.
+
         L = F F^T with F from a Cholesky factorisation that pivots on the weighted residual, so
-        that the columns of F come in decreasing size and each is well-conditioned once scaled. A
-        Jacobi SVD then finds every singular value to full relative accuracy. Where the size of
-        columns falls by more than e^20, those above decide their eigenvectors alone.
+        the columns of F are in decreasing size and well-conditioned once scaled. A Jacobi SVD
+        then finds every singular value to full relative accuracy. Where the size of columns drops
+        by more than e^20, the larger columns alone determine their eigenvectors.
         """
-        factor, sizes = self._factor()
+        factor, sizes = self._factor(np.asarray(given, dtype=np.intp))
         cuts = np.flatnonzero(sizes[:-1] - sizes[1:] > _GAP) + 1
         logs: list[Float64Array] = []
         vectors = np.empty((factor.shape[0], 0))
@@ -183,7 +195,7 @@ class _Kernel:
                     f"e^{_RANGE:.0f}; lower theta or the scale of quality"
                 )
             block = factor[:, level]
-            for _ in range(2):  # twice: the first pass leaves rounding of the larger columns
+            for _ in range(2):  # a second pass removes the rounding of the first
                 block = block - vectors @ (vectors.T @ block)
             block = block * np.exp(sizes[level] - sizes[level[0]])
             # joba=0: each column to its own accuracy; jobu=0: left vectors; jobv=3: no right ones.
@@ -199,41 +211,50 @@ class _Kernel:
             vectors = np.hstack([vectors, left])
         return np.concatenate(logs), vectors
 
-    def _factor(self) -> tuple[Float64Array, Float64Array]:
-        """Return F with columns scaled to a largest entry of 1, and the logarithms of scales."""
+    def _factor(self, given: IndexArray) -> tuple[Float64Array, Float64Array]:
+        """Return F with columns scaled to a largest entry of 1, and the logarithms of scales.
+
+        Given rows are the first pivots, and their columns are left out.
+        """
         c, weight = self.similarity, self.log_weight
         n = c.shape[0]
         square, lower = np.ones(n), np.zeros((n, n))
         scaled, sizes = np.zeros((n, n)), np.zeros(n)
-        rank, smallest = 0, 1.0
+        rank, smallest, kept = 0, 1.0, 0
         pivots: list[int] = []
+        is_given = np.isin(np.arange(n), given)
         while (free := np.flatnonzero(square > self.scoring.floor)).size:
             score = weight[free] + 0.5 * np.log(square[free])
+            conditioning = bool(is_given[free].any())
+            if conditioning:
+                score[~is_given[free]] = -np.inf
             pivot = int(free[score.argmax()])
-            if square[pivot] < self.scoring.doubtful(smallest):
+            if square[pivot] < self.scoring.recheck_threshold(smallest):
                 coefficients = solve_triangular(lower[pivots, :rank].T, lower[pivot, :rank])
-                if not self.scoring.significant(square[pivot], coefficients):
-                    square[pivot] = 0.0  # nothing but rounding
+                if not self.scoring.is_significant(square[pivot], coefficients):
+                    square[pivot] = 0.0  # only rounding
                     continue
             smallest = min(smallest, float(square[pivot]))
             pivots.append(pivot)
             root = float(np.sqrt(square[pivot]))
-            # A row that is used up gets no more coordinates: its rounding, times a large
-            # weight, would swamp the rows below it.
+            # A pivot gets no more coordinates: its rounding, times a large weight, would exceed
+            # the rows below it.
             column = np.zeros(n)
             column[free] = (c[free, pivot] - lower[free, :rank] @ lower[pivot, :rank]) / root
             column[pivot] = root
             lower[:, rank] = column
-            sizes[rank] = score.max()
-            scaled[free, rank] = _times_exp(column[free], weight[free] - sizes[rank])
+            if not conditioning:
+                sizes[kept] = score.max()
+                scaled[free, kept] = _times_exp(column[free], weight[free] - sizes[kept])
+                kept += 1
             square[free] -= column[free] ** 2
             square[pivot] = 0.0
             rank += 1
-        return scaled[:, :rank], sizes[:rank]
+        return scaled[:, :kept], sizes[:kept]
 
 
 def _times_exp(values: Float64Array, exponents: Float64Array) -> Float64Array:
-    """Return values * exp(exponents) where only the product is known to be in range."""
+    """Return values * exp(exponents), where the product is in range but exp() may not be."""
     with np.errstate(divide="ignore"):
         product: Float64Array = np.sign(values) * np.exp(np.log(np.abs(values)) + exponents)
     return product
@@ -256,7 +277,7 @@ def _sample_eigenvectors(
 
 
 def _sample_projection(vectors: Float64Array, rng: np.random.Generator) -> IndexArray:
-    """Draw from the projection DPP with kernel V V^T, V orthonormal: one row a column."""
+    """Draw from the projection DPP with kernel V V^T, V orthonormal: one row for each column."""
     n, m = vectors.shape
     square = (vectors**2).sum(axis=1)
     lower = np.zeros((n, m))

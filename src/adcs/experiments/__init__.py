@@ -1,1 +1,117 @@
-"""Comparisons of schedulers on the simulator, and the paper's figures and tables."""
+"""Comparisons of schedulers on the simulator: settings, runs, statistics, tables, figures.
+
+`create_run` and `run_experiment` make a run folder; `experiment_of` and `checked_records` read it.
+Statistics take records, tables and figures take statistics.
+
+>>> records = [
+...     {"scheduler": name, "seed": 0, "server_round": 0, "worst": worst}
+...     for name, worst in (("Uniform", 0.5), ("ADCS", 0.6))
+... ]
+>>> print(markdown_table(*summary_table(summarise(records, ["Uniform", "ADCS"]))))
+| scheduler | worst |
+|---|---|
+| Uniform | 0.500 |
+| ADCS | 0.600 |
+"""
+
+from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.explain import replay
+from adcs.experiments.figures import (
+    Bars,
+    Cost,
+    Dots,
+    Line,
+    Map,
+    Panel,
+    bar_figure,
+    cost_figure,
+    dot_figure,
+    heat_figure,
+    line_figure,
+)
+from adcs.experiments.records import checked_records
+from adcs.experiments.report import caption, panel, seeds_of, setting, write_report
+from adcs.experiments.runner import create_run, experiment_of, run_experiment, unfinished
+from adcs.experiments.specs import make_scheduler
+from adcs.experiments.statistics import (
+    BOUNDS,
+    FEWEST,
+    LEVEL,
+    METRICS,
+    Curves,
+    Estimate,
+    Metric,
+    Record,
+    Row,
+    corrected,
+    curves,
+    estimate,
+    final_ratios,
+    paired,
+    summarise,
+)
+from adcs.experiments.styles import Style, rival, styles_of
+from adcs.experiments.tables import (
+    format_difference,
+    format_estimate,
+    format_margin,
+    format_number,
+    left_out_note,
+    markdown_table,
+    summary_table,
+    table_note,
+)
+
+__all__ = [
+    "BOUNDS",
+    "FEWEST",
+    "LEVEL",
+    "METRICS",
+    "Bars",
+    "Cost",
+    "Curves",
+    "Dots",
+    "Estimate",
+    "Experiment",
+    "Line",
+    "Map",
+    "Metric",
+    "Panel",
+    "Record",
+    "Row",
+    "Style",
+    "bar_figure",
+    "caption",
+    "checked_records",
+    "corrected",
+    "cost_figure",
+    "create_run",
+    "curves",
+    "dot_figure",
+    "estimate",
+    "experiment_of",
+    "final_ratios",
+    "format_difference",
+    "format_estimate",
+    "format_margin",
+    "format_number",
+    "from_dict",
+    "heat_figure",
+    "left_out_note",
+    "line_figure",
+    "make_scheduler",
+    "markdown_table",
+    "paired",
+    "panel",
+    "replay",
+    "rival",
+    "run_experiment",
+    "seeds_of",
+    "setting",
+    "styles_of",
+    "summarise",
+    "summary_table",
+    "table_note",
+    "unfinished",
+    "write_report",
+]

@@ -1,25 +1,32 @@
-"""The config of a comparison: checked, resolved, and turned into a simulation."""
+"""The settings of an experiment, each declared once.
+
+A setting is a field of its section: `[data]`, `[partition]`, `[model]`, `[training]`, `[network]`
+or `[run]`. From the field follow the key in TOML files and in config.json, the command-line
+option with its help and default, the check of the value and the words in a summary.
+"""
 
 from __future__ import annotations
 
-import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
-from adcs.experiments.hints import check_value
+from adcs._validation import check_choice, check_int, did_you_mean, near_by
 from adcs.experiments.specs import make_scheduler
-from adcs.simulation.data import Dataset, load
+from adcs.experiments.validation import check_value, in_words
+from adcs.simulation.datasets import Dataset, load
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
 from adcs.simulation.models import MLP
-from adcs.simulation.names import hint, near_by
 from adcs.simulation.network import Network, NetworkSettings
-from adcs.simulation.partition import Partition, check_settings, make_partition
+from adcs.simulation.partition import KINDS, Partition, check_settings, make_partition
+from adcs.simulation.settings import BOUNDS, MILLION, check_setting, declare, setting
 from adcs.simulation.training import Training
 
 PAPER_SCHEDULERS = {
@@ -31,134 +38,229 @@ PAPER_SCHEDULERS = {
     "ADCS": "ADCS",
 }
 
-MILLION = 10**6
 
-WHOLE = {
-    "clients": (1, MILLION),
-    "m": (1, MILLION),
-    "rounds": (1, 1000 * MILLION),
-    "eval_every": (1, 1000 * MILLION),
-    "batch_size": (1, MILLION),
-    "steps": (1, MILLION),
-    "seeds": (1, MILLION),
-    "first_seed": (0, 10**15),
-    "pass_width": (1, MILLION),
-}
-"""Settings that are whole numbers, with the smallest and largest allowed value. Products of them
-fit 64 bits, and seeds are exact as JSON numbers."""
+class Section(BaseModel):
+    """Settings that belong together. Wrong values raise ValueError with one sentence.
+
+    >>> RunSettings(seeds=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: run.seeds must be a whole number from 1 to 1000000, got 0
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ValueError(_sentence(error, type(self), values)) from None
+
+
+def _field(default: Any, help: str, **more: Any) -> Any:
+    """Return the field of a setting; `more` is that of `declare`."""
+    return Field(default, **declare(help, **more))
+
+
+class DataSettings(Section):
+    """The data set: `[data]`."""
+
+    name: str = _field(
+        "fashion-mnist",
+        "Data set (adcs data list), or a file with x_train, y_train, x_test, y_test.",
+        option="data",
+        metavar="NAME|FILE.npz",
+        summary="data {}",
+    )
+    folder: str | None = _field(
+        None, "Folder with Fashion-MNIST's files.", option="data_folder", summary=""
+    )
+
+
+class PartitionSettings(Section):
+    """How the data is divided among the clients: `[partition]`.
+
+    Settings of the kind of partition itself, such as `alpha`, stand beside `kind`.
+
+    >>> PartitionSettings(kind="dirichlet", alpha=0.1).settings
+    {'alpha': 0.1}
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str = _field(
+        "by-class",
+        f"Kind of partition: {', '.join(KINDS)}.",
+        option="partition",
+        summary="partition {}",
+    )
+    clients: int = _field(30, "Number of clients, N.", ge=1, le=MILLION, summary="N = {} clients")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of this kind of partition."""
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _check(self) -> PartitionSettings:
+        for name, hint in check_settings(self.kind, self.settings).items():
+            if name in self.settings:
+                check_value(f"{self.kind} {name}", self.settings[name], hint)
+        return self
+
+
+class ModelSettings(Section):
+    """The model: `[model]`."""
+
+    hidden: tuple[int, ...] = _field(
+        (),
+        "Sizes of hidden layers, such as 64,32; none is softmax regression.",
+        metavar="SIZES",
+        strict=None,
+        summary=lambda sizes: f"hidden layers {list(sizes)}" if sizes else "softmax regression",
+    )
+
+    @field_validator("hidden", mode="before")
+    @classmethod
+    def _check_sizes(cls, sizes: Any) -> Any:
+        check_value("model.hidden", sizes, tuple[int, ...])
+        return [check_int("model.hidden", size, minimum=1, maximum=MILLION) for size in sizes]
 
 
 @dataclass(frozen=True)
-class Experiment:
+class TrainingSettings(Training):
+    """Local training and aggregation: `[training]`."""
+
+    rounds: int = setting(
+        20000, "Number of rounds, T.", ge=1, le=1000 * MILLION, summary="T = {:,} rounds"
+    )
+    batch_size: int = setting(16, "Examples in a mini-batch.", ge=1, le=MILLION, summary="batch {}")
+
+
+class RunSettings(Section):
+    """Seeds, evaluations and number format: `[run]`."""
+
+    seeds: int = _field(
+        1,
+        "Number of seeds; three and more give intervals.",
+        ge=1,
+        le=MILLION,
+        summary=lambda seeds: f"{seeds} seed{'s' if seeds > 1 else ''}",
+    )
+    first_seed: int = _field(0, "First of the seeds.", ge=0, le=10**15)
+    baseline: str | None = _field(
+        None,
+        "Differences are taken to this scheduler; by default to Uniform, else to the first.",
+        metavar="LABEL",
+        summary="",
+    )
+    eval_every: int = _field(100, "Rounds between evaluations.", ge=1, le=1000 * MILLION)
+    dtype: Literal["float32", "float64"] = _field("float32", "Floating-point format.", strict=None)
+    # Part of the config because a GEMM rounds differently in another width.
+    pass_width: int = _field(3, "Schedulers that share a pass over the data.", ge=1, le=MILLION)
+
+
+class Experiment(Section):
     """Everything that determines the results of a comparison; the defaults are the paper's.
 
-    Attributes
-    ----------
-    data, data_folder
-        A data set's name or an .npz file; a folder to look for its files in.
-    partition, clients, partition_settings
-        How the data is divided, among how many clients, and that way's own settings.
-    hidden
-        Sizes of hidden layers; none is softmax regression.
-    schedulers
-        What is compared: label to spec.
-    m, rounds, eval_every
-        Clients per round, number of rounds, rounds between evaluations.
-    batch_size, steps, local, lr, server_lr, weights, paper_literal_weights
-        Local training and aggregation: see `Training`.
-    seeds, first_seed
-        How many seeds, from which on. Each has its own partition and mini-batches.
-    dtype
-        "float32" or "float64".
-    network
-        Settings of the virtual network; empty for equal, faultless clients.
-    pass_width
-        How many schedulers share a pass over the data. It is part of the config because a GEMM
-        rounds differently in another width; 1 runs each scheduler alone.
-    baseline
-        The label that paired differences are taken against.
+    Examples
+    --------
+    >>> experiment = Experiment(run=RunSettings(seeds=5))
+    >>> experiment.training.lr, experiment.partition.clients, experiment.seed_list
+    (0.001, 30, range(0, 5))
+    >>> Experiment.of(data="digits", lr=0.1) == Experiment().replace(data="digits", lr=0.1)
+    True
     """
 
-    data: str = "fashion-mnist"
-    data_folder: str | None = None
-    partition: str = "by-class"
-    clients: int = 30
-    partition_settings: Mapping[str, Any] = field(default_factory=dict)
-    hidden: tuple[int, ...] = ()
-    schedulers: Mapping[str, str] = field(default_factory=lambda: dict(PAPER_SCHEDULERS))
-    m: int = 18
-    rounds: int = 20000
-    eval_every: int = 100
-    batch_size: int = 16
-    steps: int = 1
-    local: str = "steps"
-    lr: float = 0.001
-    server_lr: float | None = None
-    weights: str = "uniform"
-    paper_literal_weights: bool = False
-    seeds: int = 1
-    first_seed: int = 0
-    dtype: str = "float32"
-    network: Mapping[str, Any] = field(default_factory=dict)
-    pass_width: int = 3
-    baseline: str | None = None
+    data: DataSettings = Field(default=DataSettings(), title="Data")
+    partition: PartitionSettings = Field(default=PartitionSettings(), title="Clients")
+    model: ModelSettings = Field(default=ModelSettings(), title="Model")
+    training: TrainingSettings = Field(default=TrainingSettings(), title="Training")
+    network: NetworkSettings | None = Field(default=None, title="Network")
+    run: RunSettings = Field(default=RunSettings(), title="Run")
+    schedulers: Mapping[str, str] = Field(default=PAPER_SCHEDULERS, title="Schedulers")
 
-    def __post_init__(self) -> None:
-        for name, (least, most) in WHOLE.items():
-            _between(name, getattr(self, name), least, most)
-        if self.m > self.clients:
-            raise ValueError(f"m must be at most {self.clients} (all clients), got {self.m}")
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr must be finite and above 0, got {self.lr!r}")
-        if self.server_lr is not None and not 0 < self.server_lr < math.inf:
-            raise ValueError(f"server_lr must be finite and above 0, got {self.server_lr!r}")
-        _one_of("local", self.local, ("steps", "full"))
-        if self.local == "full" and self.steps > 1:
-            raise ValueError(f"steps must be 1 where local is full, got {self.steps}")
-        _one_of("weights", self.weights, ("uniform", "size"))
-        _one_of("dtype", self.dtype, ("float32", "float64"))
-        for size in self.hidden:
-            _between("hidden", size, 1, MILLION)
-        if not self.schedulers:
+    @field_validator("schedulers", mode="before")
+    @classmethod
+    def _label(cls, given: Any) -> Any:
+        """Return the schedulers by label; in a list each is its own label."""
+        check_value("schedulers", given, list[str] | Mapping[str, str])
+        if not given:
             raise ValueError("schedulers must name at least one, got none")
+        if isinstance(given, Mapping):
+            return dict(given)
+        if len(set(given)) < len(given):
+            raise ValueError(f"schedulers must be distinct, got {list(given)!r}")
+        return {spec: spec for spec in given}
+
+    @model_validator(mode="after")
+    def _check(self) -> Experiment:
+        clients, m = self.partition.clients, self.training.m
+        if m > clients:
+            raise ValueError(f"training.m must be at most {clients} (all clients), got {m}")
         for spec in self.schedulers.values():
             make_scheduler(spec, seed=0)
-        if self.baseline is not None and self.baseline not in self.schedulers:
-            labels = ", ".join(self.schedulers)
-            raise ValueError(f"baseline must be one of {labels}; got {self.baseline!r}")
-        hints = check_settings(self.partition, self.partition_settings)
-        _check_values(self.partition_settings, hints, f"{self.partition} ")
-        self.network_settings()
+        baseline = self.run.baseline
+        if baseline is not None:
+            check_choice("run.baseline", baseline, self.schedulers)
+        return self
 
-    def network_settings(self) -> NetworkSettings | None:
-        """Return the network's settings, or None for equal, faultless clients."""
-        if not self.network:
-            return None
-        known = [f.name for f in fields(NetworkSettings)]
-        _no_strangers(self.network, known, "network setting")
-        _check_values(self.network, get_type_hints(NetworkSettings), "network ")
-        return NetworkSettings(**self.network)
+    @classmethod
+    def of(cls, **options: Any) -> Experiment:
+        """Return the experiment of settings that are named as on the command line.
+
+        >>> Experiment.of(partition="dirichlet", partition_settings={"alpha": 0.1}).partition
+        PartitionSettings(kind='dirichlet', clients=30, alpha=0.1)
+        >>> Experiment.of(rouns=10)
+        Traceback (most recent call last):
+        ...
+        ValueError: unknown setting 'rouns'; did you mean rounds?
+        """
+        return from_dict(with_options({}, options))
+
+    def replace(self, **options: Any) -> Experiment:
+        """Return the experiment with some settings changed, named as on the command line.
+
+        >>> Experiment().replace(rounds=10).training.rounds
+        10
+        """
+        return from_dict(with_options(self.as_dict(), options))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON values, by section."""
+        return self.model_dump(mode="json", warnings=False)
+
+    def difference(self, other: Experiment) -> str:
+        """Return the first setting in which another experiment differs, "" if there is none.
+
+        >>> Experiment().difference(Experiment.of(rounds=10))
+        'training.rounds 10, not 20000'
+        """
+        own, others = _flat(self.as_dict()), _flat(other.as_dict())
+        for name in [*own, *others]:
+            if own.get(name) != others.get(name):
+                return f"{name} {others.get(name)}, not {own.get(name)}"
+        return ""
 
     @property
     def seed_list(self) -> range:
         """The seeds to run."""
-        return range(self.first_seed, self.first_seed + self.seeds)
+        return range(self.run.first_seed, self.run.first_seed + self.run.seeds)
 
     def passes(self) -> list[tuple[str, ...]]:
         """Return the labels that share each pass over the data, dealt out in turn."""
         labels = list(self.schedulers)
-        count = -(-len(labels) // self.pass_width)
+        count = -(-len(labels) // self.run.pass_width)
         return [tuple(labels[i::count]) for i in range(count)]
 
     def dataset(self) -> Dataset:
         """Load the data."""
-        return load(self.data, self.data_folder)
+        return load(self.data.name, self.data.folder)
 
     def divide(self, dataset: Dataset, seed: int) -> Partition:
         """Divide the data among the clients."""
-        return make_partition(
-            dataset, self.partition, self.clients, seed=seed, **self.partition_settings
-        )
+        kind, clients = self.partition.kind, self.partition.clients
+        return make_partition(dataset, kind, clients, seed=seed, **self.partition.settings)
 
     def simulation(
         self,
@@ -171,73 +273,226 @@ class Experiment:
         federation = Federation(
             dataset,
             self.divide(dataset, seed),
-            batch_size=self.batch_size,
+            batch_size=self.training.batch_size,
             seed=seed,
-            dtype=np.dtype(self.dtype),
+            dtype=np.dtype(self.run.dtype),
         )
-        network = self.network_settings()
+        network = None
+        if self.network is not None:
+            network = Network(self.network, self.partition.clients, seed)
         return Simulation(
             federation,
-            MLP(dataset.x_train.shape[1], dataset.classes, self.hidden),
+            MLP(dataset.x_train.shape[1], dataset.classes, self.model.hidden),
             {
                 label: make_scheduler(self.schedulers[label], seed)
                 for label in labels or tuple(self.schedulers)
             },
-            Training(
-                m=self.m,
-                lr=self.lr,
-                server_lr=self.server_lr,
-                local=self.local,  # type: ignore[arg-type]
-                steps=self.steps,
-                weights=self.weights,  # type: ignore[arg-type]
-                paper_literal_weights=self.paper_literal_weights,
-            ),
-            network=None if network is None else Network(network, self.clients, seed),
+            self.training,
+            network=network,
             seed=seed,
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the config as JSON values."""
-        return asdict(self)
+    def in_words(self) -> str:
+        """Return the settings in words.
+
+        >>> Experiment.of(data="digits", rounds=500, network={"dropout": 0.1}).in_words()
+        'data digits; partition by-class, N = 30 clients; softmax regression; m = 18 per round,
+        lr 0.001, 1 step(s) of SGD, T = 500 rounds, batch 16; network: dropout = 0.1; 1 seed'
+        """
+        parts = []
+        for name, section in self:
+            words = [
+                each.in_words(getattr(section, each.key))
+                for each in SETTINGS.values()
+                if each.section == name and section is not None
+            ]
+            if isinstance(section, PartitionSettings):
+                words += [f"{key} = {value}" for key, value in section.settings.items()]
+            if isinstance(section, NetworkSettings):
+                words = ["network: " + (", ".join(filter(None, words)) or "default settings")]
+            parts.append(", ".join(filter(None, words)))
+        return "; ".join(filter(None, parts))
+
+
+def _flat(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of sections by name.
+
+    >>> _flat({"run": {"seeds": 1}, "network": None})
+    {'run.seeds': 1, 'network': None}
+    """
+    found: dict[str, Any] = {}
+    for section, table in sections.items():
+        if isinstance(table, Mapping):
+            found |= {f"{section}.{key}": value for key, value in table.items()}
+        else:
+            found[section] = table
+    return found
+
+
+class Setting(NamedTuple):
+    """A setting as its field declares it.
+
+    Attributes
+    ----------
+    section, key
+        Its place in the config.
+    title
+        The title of the section.
+    option
+        Its name on the command line, with underscores; unique among all settings.
+    hint, default, help, metavar, bounds
+        Type, default, help text, what the help shows for a value, and bounds.
+    summary
+        Its words in a summary: a format, or a function of the value. None is "option = value"
+        where the value is not the default.
+    """
+
+    section: str
+    key: str
+    title: str
+    option: str
+    hint: Any
+    default: Any
+    help: str
+    metavar: str | None
+    bounds: dict[str, Any]
+    summary: str | Callable[[Any], str] | None
+
+    @property
+    def name(self) -> str:
+        """The name in error messages: that in a TOML file."""
+        return f"{self.section}.{self.key}"
+
+    def in_words(self, value: Any) -> str:
+        """Return a value in words; "" for one that a summary leaves out."""
+        if callable(self.summary):
+            return self.summary(value)
+        if self.summary is not None:
+            return self.summary.format(value)
+        shown = f"{value:g}" if isinstance(value, float) else value
+        return "" if value == self.default else f"{self.option} = {shown}"
+
+
+def _settings() -> Iterator[Setting]:
+    for section, field in Experiment.model_fields.items():
+        kind = _section_class(field.annotation)
+        if kind is None:
+            continue
+        for key, info in _fields(kind).items():
+            extra: Any = info.json_schema_extra or {}
+            yield Setting(
+                section,
+                key,
+                field.title or section,
+                extra.get("option") or key,
+                info.annotation,
+                info.default,
+                info.description or "",
+                extra.get("metavar"),
+                {
+                    name: getattr(bound, name)
+                    for bound in info.metadata
+                    for name in BOUNDS
+                    if hasattr(bound, name)
+                },
+                extra.get("summary"),
+            )
+
+
+def _section_class(hint: Any) -> Any:
+    """Return the class of a section's settings, None for a hint that is no section."""
+    kinds = get_args(hint) or (hint,)
+    return next((k for k in kinds if hasattr(k, "model_fields") or is_dataclass(k)), None)
+
+
+def _fields(section: Any) -> dict[str, FieldInfo]:
+    """Return the fields of a section as pydantic reads them."""
+    if not is_dataclass(section):
+        return dict(section.model_fields)
+    hints = get_type_hints(section)
+    return {
+        each.name: FieldInfo.from_annotated_attribute(hints[each.name], each)
+        for each in fields(section)
+    }
+
+
+SETTINGS: Mapping[str, Setting] = {each.option: each for each in _settings()}
+"""Every setting, by the name of its command-line option."""
+
+TABLES = {"partition_settings": "partition", "network": "network"}
+"""Options that set several settings of a section."""
 
 
 def from_dict(values: Mapping[str, Any]) -> Experiment:
-    """Return the experiment of a config's values; keys with hyphens do too.
+    """Return the experiment of settings by section, as in a TOML file or config.json.
 
-    Lists stand for tuples, and a list of schedulers for a table in which each is its own label.
-
-    >>> from_dict({"rouns": 10})
+    >>> from_dict({"training": {"lr": 0.1, "batch-size": 8}}).training.batch_size
+    8
+    >>> from_dict({"training": {"lrr": 0.1}})
     Traceback (most recent call last):
     ...
-    ValueError: unknown setting 'rouns'; did you mean rounds?
+    ValueError: unknown setting 'lrr' in [training]; did you mean lr?
+    >>> from_dict({"rounds": 10})
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown setting 'rounds'; it belongs in [training], as rounds
     """
-    given = underscored(values)
-    _no_strangers(given, [f.name for f in fields(Experiment)], "setting")
-    hints = get_type_hints(Experiment)
-    hints["schedulers"] = list[str] | hints["schedulers"]
-    _check_values(given, hints)
-    schedulers = given.get("schedulers")
-    if isinstance(schedulers, (list, tuple)):
-        given["schedulers"] = {spec: spec for spec in schedulers}
-        if len(given["schedulers"]) < len(schedulers):
-            raise ValueError(f"schedulers must be distinct, got {list(schedulers)!r}")
-    if "hidden" in given:
-        given["hidden"] = tuple(given["hidden"])
-    return replace(Experiment(), **given)
+    sections = with_underscores(values)
+    if sections.get("network") == {}:
+        del sections["network"]
+    return Experiment(**sections)
 
 
-def underscored(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by their names in Python; one that is there with hyphens too is refused.
+def with_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by section, with options as on the command line put over them.
 
-    >>> underscored({"eval-every": 10})
-    {'eval_every': 10}
+    Options for single settings of the network and of the partition keep the other ones, but
+    another kind of partition drops those of the kind before.
+
+    >>> with_options({"training": {"m": 5, "lr": 0.1}}, {"lr": 0.2, "data": "digits"})
+    {'training': {'m': 5, 'lr': 0.2}, 'data': {'name': 'digits'}}
+    """
+    merged = with_underscores(values)
+
+    def put(section: str, table: Mapping[str, Any]) -> None:
+        held = merged.get(section) or {}
+        if not isinstance(held, Mapping):
+            raise ValueError(_not_a_table(section, held))
+        merged[section] = {**held, **table}
+
+    if "partition" in options and isinstance(merged.get("partition"), Mapping):
+        held = merged["partition"].items()
+        merged["partition"] = {k: v for k, v in held if k in PartitionSettings.model_fields}
+    for option, value in options.items():
+        if option == "schedulers":
+            merged[option] = value
+        elif option in TABLES:
+            check_value(option, value, Mapping[str, Any] | None)
+            for key in value or {}:
+                if option == "partition_settings" and key in PartitionSettings.model_fields:
+                    raise ValueError(f"{key!r} is no setting of a kind of partition, got {value!r}")
+            put(TABLES[option], value or {})
+        elif option in SETTINGS:
+            put(SETTINGS[option].section, {SETTINGS[option].key: value})
+        else:
+            known = [*SETTINGS, *TABLES, "schedulers"]
+            raise ValueError(f"unknown setting {option!r}; {did_you_mean(option, known)}")
+    return merged
+
+
+def with_underscores(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by section with underscores for hyphens in their keys.
+
+    >>> with_underscores({"run": {"eval-every": 10}})
+    {'run': {'eval_every': 10}}
     """
     found: dict[str, Any] = {}
     for key, value in values.items():
-        name = key.replace("-", "_")
+        name = str(key).replace("-", "_")
         if name in found:
             raise ValueError(f"{name} is set twice, with hyphens and with underscores; keep one")
-        found[name] = value
+        is_section = name != "schedulers" and isinstance(value, Mapping)
+        found[name] = with_underscores(value) if is_section else value
     return found
 
 
@@ -257,22 +512,44 @@ def from_toml(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} is nested too deep to be settings") from error
 
 
-def _check_values(given: Mapping[str, Any], hints: Mapping[str, Any], whose: str = "") -> None:
-    for name, value in given.items():
-        check_value(f"{whose}{name}", value, hints[name])
+def _sentence(error: ValidationError, kind: type[Section], values: Mapping[str, Any]) -> str:
+    """Return the first error of a section's or an experiment's values in one sentence."""
+    section = next(
+        (name for name, field in Experiment.model_fields.items() if field.annotation is kind), None
+    )
+    found = error.errors(include_url=False)
+    unknown = ("extra_forbidden", "unexpected_keyword_argument")
+    first = next((each for each in found if each["type"] in unknown), found[0])
+    if first["type"] == "value_error":  # Raised by checks of our own.
+        return str(first["ctx"]["error"])
+    path = [*([section] if section else []), *map(str, first["loc"])]
+    if first["type"] in unknown:
+        return _unknown(path)
+    if len(path) == 1:
+        return _not_a_table(path[0], first["input"])
+    declared = next(each for each in SETTINGS.values() if [each.section, each.key] == path[:2])
+    value = values[path[0]] if section is None else values
+    value = value[declared.key]
+    try:
+        check_setting(declared.name, value, declared.hint, declared.bounds)
+    except ValueError as ours:
+        return str(ours)
+    return f"{declared.name} must be {in_words(declared.hint)}, got {value!r}"
 
 
-def _between(name: str, value: int, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most:,}, got {value!r}")
+def _not_a_table(section: str, value: Any) -> str:
+    return f"{section} must be a table of settings, [{section}], got {value!r}"
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
-
-
-def _no_strangers(given: Mapping[str, Any], known: list[str], what: str) -> None:
-    for key in given:
-        if key not in known:
-            raise ValueError(f"unknown {what} {key!r}; {hint(key, known)}")
+def _unknown(path: list[str]) -> str:
+    """Return what to say about a key that is no setting where it stands."""
+    *section, key = path
+    place = f" in [{section[0]}]" if section else ""
+    if key in SETTINGS:
+        belongs = SETTINGS[key]
+        hint = f"it belongs in [{belongs.section}], as {belongs.key}"
+    elif section:
+        hint = did_you_mean(key, [s.key for s in SETTINGS.values() if s.section == section[0]])
+    else:
+        hint = did_you_mean(key, [*Experiment.model_fields, *SETTINGS])
+    return f"unknown setting {key!r}{place}; {hint}"

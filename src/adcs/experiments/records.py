@@ -1,7 +1,7 @@
-"""Records of a run folder, checked before tables and figures are made of them.
+"""Checked records of a run folder.
 
-A line may be valid JSON and yet not what the engine wrote: a damaged disk, an edit by hand. What
-the readers rely on is checked here, line by line.
+A line may be valid JSON and still not what the engine wrote, after a disk error or an edit by hand.
+Tables and figures read records through `checked_records`, which checks the fields they use.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from adcs.experiments.config import Experiment
-from adcs.experiments.hints import check_value
-from adcs.runs import RunFolder
+from adcs.experiments.statistics import METRICS
+from adcs.experiments.validation import check_value
+from adcs.run_folder import RunFolder
 
 LARGEST = 2**53
-"""Whole numbers beyond it are no JSON numbers in a record."""
+"""The largest whole number that records hold as a JSON number."""
 
 NUMBER, NUMBERS = float | None, list[float | None]
 """Null stands for a number that is not finite."""
@@ -34,31 +35,35 @@ TOGETHER: tuple[Mapping[str, Any], ...] = (
     {"bias": NUMBER, "gradient_norm": NUMBER},
     {"cohort_weights": NUMBERS, "gram": NUMBERS, "batch_losses": NUMBERS},
 )
-"""Fields that a record has all or none of."""
+"""Groups of fields; a record has all fields of a group or none."""
 
-SHARES = ("worst", "worst20", "average", "std", "jain", "tv", "group_ratios", "accuracy")
+SHARES = (
+    *[name for name, metric in METRICS.items() if metric.bounds[1] <= 1.0],
+    "group_ratios",
+    "accuracy",
+)
 """Fields whose numbers lie in [0, 1]."""
 
 
 def checked_records(folder: RunFolder, experiment: Experiment) -> list[dict[str, Any]]:
-    """Return the records of a simulation's run; a line that cannot be right is named in an error.
+    """Return the records of a simulation's run; ValueError names the file and line of a wrong one.
 
     >>> import tempfile
-    >>> from adcs.experiments.config import from_dict
-    >>> from adcs.experiments.folders import create_run
-    >>> experiment = from_dict({"data": "synthetic", "clients": 10, "m": 5})
+    >>> from adcs.experiments.runner import create_run
+    >>> experiment = Experiment.of(data="synthetic", clients=10, m=5)
     >>> folder = create_run(tempfile.mkdtemp() + "/run", experiment)
     >>> with folder.writer("task") as lines:
-    ...     lines.append({"scheduler": "Uniform", "seed": 7, "round": 0})
+    ...     lines.append({"scheduler": "Uniform", "seed": 7, "server_round": 0})
     >>> checked_records(folder, experiment)
     Traceback (most recent call last):
     ...
     ValueError: ...task.jsonl, line 1 is broken (seed 7 is not of this run); bring back ...
     """
     groups = folder.config.get("groups")
-    lengths = dict.fromkeys(("accuracy", "losses", "counts"), experiment.clients)
-    lengths |= dict.fromkeys(("cohort_weights", "batch_losses"), experiment.clients)
-    lengths["gram"] = experiment.clients * (experiment.clients + 1) // 2
+    clients = experiment.partition.clients
+    lengths = dict.fromkeys(("accuracy", "losses", "counts"), clients)
+    lengths |= dict.fromkeys(("cohort_weights", "batch_losses"), clients)
+    lengths["gram"] = clients * (clients + 1) // 2
     if groups is not None:
         lengths["group_ratios"] = max(groups) + 1
     seen: set[tuple[str, int, int]] = set()
@@ -67,7 +72,7 @@ def checked_records(folder: RunFolder, experiment: Experiment) -> list[dict[str,
         record = line.record
         with line.reading():
             _check(record, experiment, lengths)
-        key = (record["scheduler"], record["seed"], record["round"])
+        key = (record["scheduler"], record["seed"], record["server_round"])
         if key in seen:
             raise line.broken(f"{key[0]}, seed {key[1]}, round {key[2]} is there before")
         seen.add(key)
@@ -76,14 +81,16 @@ def checked_records(folder: RunFolder, experiment: Experiment) -> list[dict[str,
 
 
 def _check(record: Mapping[str, Any], experiment: Experiment, lengths: Mapping[str, int]) -> None:
-    """Refuse a record that the experiment cannot have written."""
+    """Raise ValueError for a record that the experiment cannot have written."""
     for key, value in (("scheduler", experiment.schedulers), ("seed", experiment.seed_list)):
         if record[key] not in value:
             raise ValueError(f"{key} {record[key]} is not of this run")
-    last = record["round"] == experiment.rounds
-    if not last and record["round"] not in range(0, experiment.rounds, experiment.eval_every):
-        raise ValueError(f"round {record['round']} is not an evaluated one of this run")
-    hints = dict(ALWAYS)
+    last = record["server_round"] == experiment.training.rounds
+    if not last and record["server_round"] not in range(
+        0, experiment.training.rounds, experiment.run.eval_every
+    ):
+        raise ValueError(f"round {record['server_round']} is not an evaluated one of this run")
+    hints = {name: NUMBER for name in METRICS if name in record} | dict(ALWAYS)
     for fields in TOGETHER:
         if any(name in record for name in fields):
             hints |= fields
@@ -102,6 +109,6 @@ def _check_numbers(name: str, value: Any) -> None:
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, int) and abs(number) > LARGEST:
             raise ValueError(f"{name} holds {number}")
-        # Sums of floats may be a little beyond.
+        # Sums of floats may exceed 1 by rounding.
         if name in SHARES and number is not None and not -1e-9 <= number <= 1 + 1e-9:
             raise ValueError(f"{name} holds {number}, which does not lie in [0, 1]")

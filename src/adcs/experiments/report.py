@@ -1,4 +1,4 @@
-"""What a comparison leaves behind: the table, the figures, summary.md."""
+"""The report of a comparison: table, figures, summary.md."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from adcs.experiments import wording
+from adcs.experiments import tables
 from adcs.experiments.config import Experiment
-from adcs.experiments.plots import Cost, Line, Panel, cost_figure, line_figure, write_csv
-from adcs.experiments.styles import styles_of
-from adcs.experiments.tables import (
+from adcs.experiments.figures import Cost, Line, Panel, cost_figure, line_figure, write_csv
+from adcs.experiments.statistics import (
     COMPARED,
     FEWEST,
+    METRICS,
     Estimate,
     Row,
     curves,
@@ -22,21 +22,22 @@ from adcs.experiments.tables import (
     summarise,
     trained,
 )
-from adcs.runs import RunFolder, write_atomically
+from adcs.experiments.styles import styles_of
+from adcs.run_folder import RunFolder, write_atomically
 
 AXES = {
-    "round": [("round", 1.0)],
+    "server_round": [("round", 1.0)],
     "bytes": [("traffic up and down (MB)", 1e6), ("traffic up and down (GB)", 1e9)],
     "seconds": [("virtual time (seconds)", 1.0), ("virtual time (hours)", 3600.0)],
 }
-"""What curves can be drawn against: labels with their units, the smallest first."""
+"""Horizontal axes of curves: labels with their units, the smallest unit first."""
 
 NAMES = {
-    "worst": "worst test accuracy",
-    "worst20": "mean test accuracy of the worst 20 %",
-    "average": "average test accuracy",
+    **{name: METRICS[name].label for name in COMPARED},
     "bias": "selection bias ‖g_S - g_N‖",
 }
+"""Labels of vertical axes."""
+
 COSTS = {
     "updates": [
         ("client updates, probes included", 1.0),
@@ -44,10 +45,10 @@ COSTS = {
     ],
     "bytes": AXES["bytes"],
 }
-"""What accuracies are drawn over in the figure of costs."""
+"""Horizontal axes of the figure of costs."""
 
 FEW = 0.5
-"""Where a smaller share than this of m updates a round was trained on, the reader is warned."""
+"""The report warns if a smaller fraction than this of m updates a round was aggregated."""
 
 SMOOTH = 40
 """Curves are drawn as running means over a fortieth of the evaluations."""
@@ -56,16 +57,16 @@ SMOOTH = 40
 def panel(
     records: Sequence[Mapping[str, Any]], field: str, against: str, labels: Sequence[str]
 ) -> Panel:
-    """Return one field over rounds, bytes or seconds, with bands over seeds, ready to draw."""
+    """Return the panel of one field over rounds, bytes or seconds, with bands over seeds."""
     found = curves(records, field, labels)
     window = max(1, found.rounds.size // SMOOTH)
     window += 1 - window % 2  # As many evaluations before a round as after it.
     found = found.smooth(window)
     x = {label: found.rounds.astype(np.float64) for label in labels}
-    if against != "round":
+    if against != "server_round":
         spent = curves(records, against, labels)
-        place = np.isin(spent.rounds, found.rounds)
-        x = {label: spent.values[label][:, place].mean(axis=0) for label in labels}
+        position = np.isin(spent.rounds, found.rounds)
+        x = {label: spent.values[label][:, position].mean(axis=0) for label in labels}
     far = max(float(np.nanmax(values)) for values in x.values())
     axis, unit = _unit(AXES[against], far)
     lines = {label: Line(x[label] / unit, *found.band(label)) for label in labels}
@@ -74,7 +75,7 @@ def panel(
 
 
 def _unit(axes: Sequence[tuple[str, float]], far: float) -> tuple[str, float]:
-    """Return the label and the unit in which numbers up to `far` are read best.
+    """Return the label and the largest unit that suits numbers up to `far`.
 
     >>> _unit(AXES["bytes"], 3e9)
     ('traffic up and down (GB)', 1000000000.0)
@@ -108,43 +109,44 @@ def caption(seeds: int) -> str:
 def baseline_of(experiment: Experiment) -> str:
     """Return the label that differences are taken against: the one set, Uniform, or the first.
 
-    >>> baseline_of(Experiment()), baseline_of(Experiment(baseline="OCS"))
+    >>> baseline_of(Experiment()), baseline_of(Experiment.of(baseline="OCS"))
     ('Uniform', 'OCS')
     """
     labels = list(experiment.schedulers)
-    return experiment.baseline or ("Uniform" if "Uniform" in labels else labels[0])
+    return experiment.run.baseline or ("Uniform" if "Uniform" in labels else labels[0])
 
 
 def results(folder: RunFolder, experiment: Experiment) -> list[Row]:
-    """Return the table of a comparison's records."""
+    """Return the rows of a comparison's table."""
     return summarise(folder.records(), list(experiment.schedulers), baseline_of(experiment))
 
 
 def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
-    """Return what nobody who reads a comparison's table should miss."""
+    """Return warnings about a comparison: divergence, few updates, values that do not count."""
     records = list(folder.records())
     notes = []
     found = diverged(records)
     names = [label for label in experiment.schedulers if label in found]
-    if experiment.seeds > 1:
-        names = [f"{label} ({wording.seed_names(found[label])})" for label in names]
+    if experiment.run.seeds > 1:
+        names = [f"{label} ({tables.seed_names(found[label])})" for label in names]
     if names:
         notes.append(
             "Training diverged: at the end the test loss is no number, or more than twice what it "
             f"was at the start, for {', '.join(names)}. Such accuracies say nothing about "
             "schedulers; try a smaller learning rate."
         )
-    shares = trained(records, experiment.m)
+    m = experiment.training.m
+    shares = trained(records, m)
     few = [label for label in experiment.schedulers if shares.get(label, 1.0) < FEW]
     if few:
         counts = ", ".join(f"{label} ({100 * shares[label]:.0f} %)" for label in few)
         why = "; look at the network's deadline, dropout and availability"
         notes.append(
-            f"Hardly anybody trained: of m = {experiment.m} updates a round, fewer than half came "
+            f"Hardly anybody trained: of m = {m} updates a round, fewer than half came "
             f"in for {counts}. Such accuracies say little about schedulers"
             f"{why if experiment.network else ''}."
         )
-    lost = wording.left_out_note(summarise(records, list(experiment.schedulers)))
+    lost = tables.left_out_note(summarise(records, list(experiment.schedulers)))
     return [*notes, lost] if lost else notes
 
 
@@ -163,11 +165,12 @@ def write_report(
     records = list(folder.records())
     labels = list(experiment.schedulers)
     styles = styles_of(experiment.schedulers)
-    title = f"{data_name(experiment)}: {experiment.m} of {experiment.clients} clients per round"
+    m, clients = experiment.training.m, experiment.partition.clients
+    title = f"{data_name(experiment)}: {m} of {clients} clients per round"
     written = []
     for against in AXES:
         panels = [panel(records, field, against, labels) for field in COMPARED]
-        stem = folder.figures / f"accuracy-by-{against}"
+        stem = folder.figures / f"accuracy-by-{against.removeprefix('server_')}"
         written += line_figure(stem, title, panels, styles)
     rows = summarise(records, labels, baseline_of(experiment))
     written += cost_figure(folder.figures / "accuracy-by-cost", title, cost_panels(rows), styles)
@@ -178,18 +181,18 @@ def write_report(
             *[f"**{note}**" for note in notes],
             table_section(rows, experiment),
             "## Figures",
-            f"{caption(experiment.seeds)} {cost_caption(experiment.seeds)}",
+            f"{caption(experiment.run.seeds)} {cost_caption(experiment.run.seeds)}",
             "\n".join(f"![{path.stem}](figures/{path.name})" for path in written if is_png(path)),
         ]
     )
-    numbers = write_csv(folder.path / "table.csv", *wording.numbers(rows))
+    numbers = write_csv(folder.path / "table.csv", *tables.number_table(rows))
     summary = folder.path / "summary.md"
     write_atomically(summary, (text + "\n").encode())
     return [*written, numbers, summary]
 
 
 def cost_panels(rows: Sequence[Row]) -> list[list[Cost]]:
-    """Return final accuracies over costs, a row of panels for each cost, ready to draw."""
+    """Return the panels of final accuracies over costs, a row for each cost."""
     grid = []
     for cost, axes in COSTS.items():
         spent = {row.label: row.cells[cost] for row in rows if row.cells[cost].n}
@@ -218,12 +221,12 @@ def cost_caption(seeds: int) -> str:
     """Return what is drawn in the figure of costs.
 
     >>> cost_caption(1)
-    'In the figure of costs a mark is a scheduler at the end of its run; marks of nearly equal costs
-    are moved apart sideways.'
+    'In the figure of costs a mark is a scheduler at the end of its run; marks get smaller in the
+    order of the legend, so that those in one place are seen.'
     """
     text = (
-        "In the figure of costs a mark is a scheduler at the end of its run; marks of nearly equal "
-        "costs are moved apart sideways"
+        "In the figure of costs a mark is a scheduler at the end of its run; marks get smaller in "
+        "the order of the legend, so that those in one place are seen"
     )
     if seeds == 1:
         return f"{text}."
@@ -233,13 +236,13 @@ def cost_caption(seeds: int) -> str:
 
 
 def data_name(experiment: Experiment) -> str:
-    """Return what titles call the data: its name, or that of its file.
+    """Return the name of the data in titles: its name, or that of its file.
 
-    >>> data_name(Experiment(data="digits")), data_name(Experiment(data="/home/me/mine.npz"))
+    >>> data_name(Experiment.of(data="digits")), data_name(Experiment.of(data="/home/me/mine.npz"))
     ('digits', 'mine')
     """
-    path = Path(experiment.data)
-    return path.stem if path.suffix == ".npz" else experiment.data
+    path = Path(experiment.data.name)
+    return path.stem if path.suffix == ".npz" else experiment.data.name
 
 
 def is_png(path: Path) -> bool:
@@ -252,52 +255,25 @@ def is_png(path: Path) -> bool:
 
 
 def setting(experiment: Experiment) -> str:
-    """Return the setting in words; what is seldom set is named only where it is.
+    """Return the settings in a sentence.
 
-    >>> print(setting(Experiment(data="digits", rounds=500)))
-    Data digits, partition by-class, N = 30 clients, m = 18 per round, T = 500 rounds; softmax
-    regression; 1 step(s) of SGD, batch 16, lr 0.001; seed 0.
-    >>> print(setting(Experiment(network={"dropout": 0.1}, dtype="float64")).partition("lr ")[2])
-    0.001; in float64; network with dropout = 0.1; seed 0.
+    >>> print(setting(Experiment.of(data="digits", rounds=500)))
+    Data digits; partition by-class, N = 30 clients; softmax regression; m = 18 per round, lr 0.001,
+    1 step(s) of SGD, T = 500 rounds, batch 16; 1 seed.
     """
-    e = experiment
-    model = "softmax regression" if not e.hidden else f"an MLP with hidden layers {list(e.hidden)}"
-    local = f"{e.steps} step(s) of SGD, batch {e.batch_size}"
-    if e.local == "full":
-        local = "full-batch gradient descent"
-    parts = [
-        f"Data {e.data}, partition {e.partition}{_pairs(e.partition_settings, ' ({})')}, "
-        f"N = {e.clients} clients, m = {e.m} per round, T = {e.rounds:,} rounds",
-        model,
-        f"{local}, lr {e.lr:g}" + (f", server lr {e.server_lr:g}" if e.server_lr else ""),
-        "clients weighed by their number of examples" if e.weights == "size" else "",
-        "weights divided twice, as in the paper's text" if e.paper_literal_weights else "",
-        f"in {e.dtype}" if e.dtype != Experiment.dtype else "",
-        _pairs(e.network, "network with {}"),
-        f"{e.seeds} seeds" if e.seeds > 1 else f"seed {e.first_seed}",
-    ]
-    return "; ".join(filter(None, parts)) + "."
-
-
-def _pairs(settings: Mapping[str, Any], words: str) -> str:
-    """Return settings in words, nothing for none.
-
-    >>> _pairs({"alpha": 0.1}, " ({})"), _pairs({}, " ({})")
-    (' (alpha = 0.1)', '')
-    """
-    shown = ", ".join(f"{key} = {value}" for key, value in settings.items())
-    return words.format(shown) if shown else ""
+    words = experiment.in_words()
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def table_section(rows: Sequence[Row], experiment: Experiment) -> str:
     """Return the table, and the differences where there are any, as Markdown."""
-    parts = ["## Table", wording.markdown(*wording.table(rows)), reading(experiment)]
-    heads, lines = wording.difference_table(rows)
-    if experiment.seeds > 1 and lines:
+    parts = ["## Table", tables.markdown_table(*tables.summary_table(rows)), reading(experiment)]
+    heads, lines = tables.difference_table(rows)
+    if experiment.run.seeds > 1 and lines:
         parts += [
             f"## Differences to {baseline_of(experiment)}",
-            wording.markdown(heads, lines),
-            wording.difference_note(rows),
+            tables.markdown_table(heads, lines),
+            tables.difference_note(rows),
         ]
     return "\n\n".join(parts)
 
@@ -305,21 +281,21 @@ def table_section(rows: Sequence[Row], experiment: Experiment) -> str:
 def seeds_of(experiment: Experiment) -> range:
     """Return the seeds of an experiment.
 
-    >>> seeds_of(Experiment(seeds=3, first_seed=2))
+    >>> seeds_of(Experiment.of(seeds=3, first_seed=2))
     range(2, 5)
     """
-    return range(experiment.first_seed, experiment.first_seed + experiment.seeds)
+    return range(experiment.run.first_seed, experiment.run.first_seed + experiment.run.seeds)
 
 
 def reading(experiment: Experiment) -> str:
     """Return how the table is to be read.
 
-    >>> reading(Experiment(seeds=5)).endswith("then both ends are given.")
+    >>> reading(Experiment.of(seeds=5)).endswith("then both ends are given.")
     True
     """
     return (
         "Accuracies are means over the last tenth of evaluations; TV is the distance of the "
         "groups' selection ratios to uniform, Jain the index of participation; updates, traffic "
         "and virtual time include what schedulers asked for. "
-        + wording.table_note(seeds_of(experiment))
+        + tables.table_note(seeds_of(experiment))
     )

@@ -1,4 +1,4 @@
-"""Schedulers named in words: "ADCS(theta=0.5)", "my_file.py:MyScheduler(patience=3)"."""
+"""Scheduler specs: "ADCS(theta=0.5)", "my_file.py:MyScheduler(patience=3)"."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from types import ModuleType
 from typing import Any, NamedTuple, get_type_hints
 
 from adcs import schedulers
-from adcs.experiments.blame import words
-from adcs.experiments.hints import check_value
+from adcs._validation import did_you_mean, near_by
+from adcs.experiments.validation import check_value
+from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Scheduler
-from adcs.signals.sketch import Sketcher
-from adcs.simulation.names import hint, near_by
+from adcs.simulation.scheduler_errors import describe_error
 
-NAMES = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS", "LiveADCS")
+NAMES = tuple(
+    name
+    for name, kind in inspect.getmembers(schedulers, inspect.isclass)
+    if name in schedulers.__all__ and issubclass(kind, Scheduler) and not inspect.isabstract(kind)
+)
+"""The schedulers that `adcs.schedulers` exports."""
 
 
 def make_scheduler(spec: str, seed: int) -> Scheduler:
-    """Return the scheduler that a spec names, with this seed.
+    """Return the scheduler of a spec, with this seed.
 
-    A spec is a class with keyword settings in Python's syntax, as a scheduler's repr is. The class
-    is one of this package, or one's own: `file.py:Class` or `module:Class`. A whole number for
-    `sketch` stands for a `Sketcher` of that size.
+    A spec is a class with keyword settings in Python syntax, like the repr of a scheduler. The
+    class is one of this package, or your own: `file.py:Class` or `module:Class`. A whole number
+    for `sketch` is a `Sketcher` of that size.
 
     >>> make_scheduler("ADCS(theta=0.5, sketch=256)", seed=1).sketch.size
     256
@@ -54,18 +59,19 @@ def make_scheduler(spec: str, seed: int) -> Scheduler:
                 check_value(key, value, known[key].annotation)
         return kind(**{"seed": seed, **settings})
     except TypeError as error:
-        # A class may take settings that its signature does not name, so it is asked first.
-        strange = [key for key in settings if key not in known]
+        # The class is called first: it may take settings that its signature does not name.
+        unknown = [key for key in settings if key not in known]
         why = str(error)
-        if strange:
-            why = f"{kind.__name__} has no setting {strange[0]!r}; {hint(strange[0], known)}"
+        if unknown:
+            hint = did_you_mean(unknown[0], known)
+            why = f"{kind.__name__} has no setting {unknown[0]!r}; {hint}"
         raise ValueError(f"scheduler {spec!r}: {why}") from error
     except Exception as error:
-        raise ValueError(f"scheduler {spec!r}: {words(error)}") from error
+        raise ValueError(f"scheduler {spec!r}: {describe_error(error)}") from error
 
 
 class Description(NamedTuple):
-    """A scheduler in words: its own settings, those that all have, and what it says of itself."""
+    """A scheduler's own settings, those of all schedulers, and its docstring."""
 
     own: str
     common: str
@@ -73,7 +79,7 @@ class Description(NamedTuple):
 
 
 def describe(spec: str) -> Description:
-    """Return a scheduler in words; settings come with their defaults.
+    """Return the settings of a scheduler, with their defaults, and its docstring.
 
     >>> found = describe("PowerOfChoice")
     >>> found.own, found.common
@@ -90,16 +96,16 @@ def describe(spec: str) -> Description:
 
 
 def _read(spec: str) -> tuple[type[Scheduler], dict[str, Any]]:
-    """Return the class that a spec names, and its settings."""
+    """Return the class and the settings of a spec."""
     where, call = split(spec)
     if not where and call.endswith(".py") and Path(call).is_file():
-        where, call = call, "Class"  # which of its classes, the error says
+        where, call = call, "Class"  # The error lists the classes of the file.
     name, settings = _parse(call, spec)
-    return _own(where, name, spec) if where else _known(name), settings
+    return _user_class(where, name, spec) if where else _package_class(name), settings
 
 
 def split(spec: str) -> tuple[str, str]:
-    """Return the file or module that a spec names, "" for none, and the class with its settings.
+    """Return the file or module of a spec, "" for none, and the class with its settings.
 
     >>> split("my/file.py:Mine(caps={'a': 2})"), split("ADCS")
     (('my/file.py', "Mine(caps={'a': 2})"), ('', 'ADCS'))
@@ -110,9 +116,9 @@ def split(spec: str) -> tuple[str, str]:
 
 
 def parts(spec: str) -> tuple[str, str, dict[str, Any]]:
-    """Return where a spec's class is from, "" for this package, its name and its settings.
+    """Return the file or module of a spec, "" for this package, the class name and the settings.
 
-    Nothing is loaded, and nobody is asked whether there is such a class.
+    Nothing is imported, and the class need not exist.
 
     >>> parts("my/file.py:Mine(patience=3)")
     ('my/file.py', 'Mine', {'patience': 3})
@@ -132,16 +138,16 @@ def defaults(name: str) -> dict[str, Any]:
     >>> defaults("ADCS")["theta"]
     0.8
     """
-    return {key: p.default for key, p in _settings(_known(name)).items()}
+    return {key: p.default for key, p in _settings(_package_class(name)).items()}
 
 
 def _settings(kind: type[Scheduler]) -> dict[str, inspect.Parameter]:
-    """Return the settings that a class takes, its own first, their annotations as types."""
+    """Return the settings of a class, its own first, with resolved annotations."""
     found: dict[str, inspect.Parameter] = {}
     ours = [getattr(schedulers, name) for name in NAMES]
     complete = False
     for base in inspect.getmro(kind):
-        # A scheduler of this package names its settings in full, but for those of Scheduler.
+        # A scheduler of this package declares all its settings but those of Scheduler.
         init = vars(base).get("__init__")
         if init is None or (complete and base is not Scheduler):
             continue
@@ -149,7 +155,7 @@ def _settings(kind: type[Scheduler]) -> dict[str, inspect.Parameter]:
         parameters = list(inspect.signature(init).parameters.values())[1:]
         try:
             hints = get_type_hints(init)
-        except Exception:  # Names that are there for type checkers alone, in a file of one's own.
+        except Exception:  # Names that a user's file imports for type checkers only.
             hints = {}
         for p in parameters:
             if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
@@ -171,14 +177,14 @@ def _parse(call: str, spec: str) -> tuple[str, dict[str, Any]]:
         if len(settings) < len(tree.keywords):
             raise ValueError("a setting is given twice, or not by name")
         return tree.func.id, settings
-    except SketchWrong as error:
+    except InvalidSketch as error:
         raise ValueError(f"scheduler {spec!r}: {error}") from error
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise ValueError(wrong) from error
 
 
-class SketchWrong(Exception):
-    """A sketch that cannot be."""
+class InvalidSketch(Exception):
+    """A sketch with invalid arguments."""
 
 
 def _value(node: ast.expr) -> Any:
@@ -192,18 +198,18 @@ def _value(node: ast.expr) -> Any:
     try:
         return Sketcher(*args, **named)
     except (TypeError, ValueError) as error:
-        raise SketchWrong(f"sketch {error}") from error
+        raise InvalidSketch(f"sketch {error}") from error
 
 
-def _known(name: str) -> type[Scheduler]:
+def _package_class(name: str) -> type[Scheduler]:
     if name in NAMES:
         kind: type[Scheduler] = getattr(schedulers, name)
         return kind
-    raise ValueError(f"unknown scheduler {name!r}; {hint(name, NAMES)}")
+    raise ValueError(f"unknown scheduler {name!r}; {did_you_mean(name, NAMES)}")
 
 
-def _own(where: str, name: str, spec: str) -> type[Scheduler]:
-    """Return a class of one's own, from a file or a module."""
+def _user_class(where: str, name: str, spec: str) -> type[Scheduler]:
+    """Return a class from a user's file or module."""
     module = _module(where, spec)
     kind = getattr(module, name, None)
     if isinstance(kind, type) and issubclass(kind, Scheduler):
@@ -213,7 +219,7 @@ def _own(where: str, name: str, spec: str) -> type[Scheduler]:
         for key, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, Scheduler) and value is not Scheduler
     ]
-    known = hint(name, kinds) if kinds else f"{where} has no subclass of adcs.Scheduler"
+    known = did_you_mean(name, kinds) if kinds else f"{where} has no subclass of adcs.Scheduler"
     what = f"{where} has no class {name!r}"
     if kind is not None:
         what = f"{name} is not a subclass of adcs.Scheduler"
@@ -222,10 +228,14 @@ def _own(where: str, name: str, spec: str) -> type[Scheduler]:
 
 def _module(where: str, spec: str) -> ModuleType:
     if not where.endswith(".py"):
+        if "/" in where or Path(where).is_file():
+            raise ValueError(f"scheduler {spec!r}: {where} is not a Python file (.py)")
         try:
             return importlib.import_module(where)
         except Exception as error:
-            raise ValueError(f"scheduler {spec!r} cannot be loaded: {words(error)}") from error
+            raise ValueError(
+                f"scheduler {spec!r} cannot be loaded: {describe_error(error)}"
+            ) from error
     path = Path(where)
     if not path.is_file():
         raise ValueError(f"scheduler {spec!r}: there is no file {path}{near_by(path)}")
@@ -239,4 +249,4 @@ def _module(where: str, spec: str) -> ModuleType:
         found.loader.exec_module(module)
         return module
     except Exception as error:
-        raise ValueError(f"scheduler {spec!r} cannot be loaded: {words(error)}") from error
+        raise ValueError(f"scheduler {spec!r} cannot be loaded: {describe_error(error)}") from error

@@ -1,13 +1,12 @@
-"""How schedulers look in figures: a scheduler looks the same in every figure and comparison.
+"""Styles of schedulers in figures: a scheduler has the same style in every figure.
 
-A scheduler's class gives it a colour, a marker and a dash pattern. Its settings give it a shade of
-the colour, lighter below the defaults and darker above them, markers that are filled in part, and
-a further dash pattern. Readers who see fewer colours tell lines apart by markers: those of the
-schedulers of this package all differ.
+The class of a scheduler has a colour, a marker and a dash pattern. Its settings choose a shade of
+the colour (lighter below the defaults, darker above them), partly filled markers, and another dash
+pattern. The markers of this package's schedulers all differ, for readers who see fewer colours.
 
-Schedulers of one's own have markers that those of this package do not have, and a look that
-follows from the name of their class. Where two of one comparison would look alike, the second by
-name takes the next look.
+A user's scheduler has a marker that no scheduler of this package has, and a style that follows from
+the name of its class. If two classes of one comparison have the same style, the second by name
+takes the next one.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ LOOKS: dict[str, tuple[str, Any, int]] = {
     "FedCS": ("#6E6E1E", (3, 1, 0), 4),
     "REFL": ("#16B3A3", "8", 5),
 }
-"""Colour, marker and place in DASHES by class, with room for schedulers that are planned."""
+"""Colour, marker and index in DASHES by class, planned schedulers included."""
 
 RIVAL = ("#E69F00", "D", 0)
-"""The best of several, whichever it is: no scheduler's own look."""
+"""The best of several schedulers: a style of its own."""
 
 OWN = (
     ("#333333", "x"),
@@ -62,10 +61,10 @@ OWN = (
     ("#B8860B", "|"),
     ("#5C7A99", "_"),
 )
-"""Colours and markers of schedulers of one's own."""
+"""Colours and markers of users' schedulers."""
 
 STEP, LIGHTEST, DARKEST = 0.2, 0.5, 0.6
-"""How much white or black is mixed in for each step from the defaults, and at most."""
+"""The fraction of white or black for each step from the defaults, and its limits."""
 
 FILLS = (("right", "top", "full"), ("none", "left", "bottom"))
 """How the markers of variants above and below the defaults are filled, step by step."""
@@ -133,7 +132,7 @@ def styles_of(schedulers: Mapping[str, str]) -> dict[str, Style]:
     kinds: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for label, spec in schedulers.items():
         where, name, settings = parts(spec)
-        # Classes of one's own are known by name, wherever their file lies.
+        # Users' classes are identified by name, without their file.
         kinds.setdefault(("own" if where else "", name), {})[label] = settings
     own = _own_looks([name for where, name in kinds if where or name not in LOOKS])
     found = {}
@@ -155,11 +154,11 @@ def _own_looks(names: Sequence[str]) -> dict[str, tuple[str, Any, int]]:
     taken = [0] * len(OWN)
     for name in sorted(set(names)):
         first = zlib.crc32(name.encode()) % len(OWN)
-        places = [(first + i) % len(OWN) for i in range(len(OWN))]
-        place = min(places, key=lambda i: taken[i])
-        turn, taken[place] = taken[place], taken[place] + 1
-        _, marker = OWN[(place + turn) % len(OWN)]
-        found[name] = (OWN[place][0], marker, (place + turn) % len(DASHES))
+        positions = [(first + i) % len(OWN) for i in range(len(OWN))]
+        position = min(positions, key=lambda i: taken[i])
+        turn, taken[position] = taken[position], taken[position] + 1
+        _, marker = OWN[(position + turn) % len(OWN)]
+        found[name] = (OWN[position][0], marker, (position + turn) % len(DASHES))
     return found
 
 
@@ -170,14 +169,14 @@ def _shades(
     colour, marker, dash = look
     keys = sorted({key for settings in variants.values() for key in settings})
 
-    def place(settings: Mapping[str, Any]) -> list[tuple[int, float, str]]:
+    def sort_key(settings: Mapping[str, Any]) -> list[tuple[int, float, str]]:
         return [_rank({**known, **settings}.get(key, _MISSING)) for key in keys]
 
-    order = sorted(variants, key=lambda label: (place(variants[label]), label))
-    usual = place({})
-    below = [label for label in order if place(variants[label]) < usual]
+    order = sorted(variants, key=lambda label: (sort_key(variants[label]), label))
+    usual = sort_key({})
+    below = [label for label in order if sort_key(variants[label]) < usual]
     rest = order[len(below) :]
-    plain = rest[:1] if rest and place(variants[rest[0]]) == usual else []
+    plain = rest[:1] if rest and sort_key(variants[rest[0]]) == usual else []
     above = rest[len(plain) :]
     found = {label: Style(colour, DASHES[dash], marker) for label in plain}
     for side, labels, most in ((1, below[::-1], LIGHTEST), (0, above, DARKEST)):

@@ -1,424 +1,234 @@
-"""From records to statistics: curves over rounds, means with intervals, paired differences.
-
-A number of a run is, for accuracies, its mean over the last tenth of evaluations, which evens out
-the fluctuation from one round to the next; for what adds up over a run (selections, updates,
-bytes, seconds) it is the last value. Seeds give the spread: intervals are 95 % Student intervals
-over seeds, from three seeds on, and differences are taken seed by seed, since compared runs share
-their mini-batches.
-
-An interval of a bounded quantity is cut off at the bounds. The mean that it is about lies within
-them, so this takes nothing from its coverage. A transformation such as the logit would keep it
-inside as well, but has no value at 0 and 1, where worst accuracies often are.
-
-Schedulers that are compared with one baseline make several tests of one table. Their p-values are
-corrected by Holm's method (Scandinavian Journal of Statistics 6, 1979).
-"""
+"""Tables of a comparison as text: numbers, intervals, differences, p-values, Markdown."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
 
-import numpy as np
-from scipy import stats
-
-from adcs.dpp.kernel import Float64Array, IndexArray
-
-ACCURACIES = ("worst", "worst20", "average", "std")
-"""Fields that are averaged over the last tenth of evaluations."""
-
-TOTALS = ("tv", "jain", "updates", "bytes", "seconds")
-"""Fields of which the last value counts."""
-
-COMPARED = ("worst", "worst20", "average")
-"""Fields of which differences are taken."""
-
-Record = Mapping[str, Any]
+from adcs.experiments.statistics import COMPARED, FEWEST, LEVEL, METRICS, Estimate, Row
 
 
-Bounds = tuple[float, float]
+def format_number(value: float, field: str) -> str:
+    """Return a number as text, in the form of its metric.
 
-ANY: Bounds = (-math.inf, math.inf)
-SHARE: Bounds = (0.0, 1.0)
-COST: Bounds = (0.0, math.inf)
-
-BOUNDS: dict[str, Bounds] = {
-    **dict.fromkeys(("worst", "worst20", "average", "tv", "jain", "ratio"), SHARE),
-    "std": (0.0, 0.5),
-    **dict.fromkeys(("updates", "bytes", "seconds", "bias"), COST),
-}
-"""Between which values the fields lie."""
-
-FEWEST = 3
-"""With fewer seeds there is no interval: that of two is 13 times as wide as they are apart."""
-
-LEVEL = 0.05
-"""A difference is shown if its p-value, corrected, is below this."""
-
-
-class Estimate(NamedTuple):
-    """A mean over seeds, half the width of its 95 % interval (None for none), what it is made of.
-
-    >>> found = Estimate(0.2, 0.25, n=3, bounds=SHARE)
-    >>> found.low, found.high, found.is_cut
-    (0.0, 0.45, True)
+    >>> format_number(0.59449, "worst"), format_number(371988, "updates")
+    ('0.594', '371,988')
+    >>> format_number(7384.2, "seconds"), format_number(float("nan"), "tv")
+    ('7,384 s', '–')
     """
-
-    mean: float
-    half: float | None
-    n: int
-    values: tuple[float, ...] = ()
-    bounds: Bounds = ANY
-
-    @property
-    def low(self) -> float:
-        """The interval's lower end; the mean itself where there is no interval."""
-        return min(self.mean, max(self.mean - (self.half or 0.0), self.bounds[0]))
-
-    @property
-    def high(self) -> float:
-        """The interval's upper end."""
-        return max(self.mean, min(self.mean + (self.half or 0.0), self.bounds[1]))
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the interval would pass a bound, and ends there instead."""
-        half = self.half or 0.0
-        return self.mean - half < self.bounds[0] or self.mean + half > self.bounds[1]
-
-    @property
-    def p(self) -> float | None:
-        """The p-value of Student's two-sided test that the mean is zero; None with no interval.
-
-        >>> round(estimate([1.0, 2.0, 3.0]).p, 4)
-        0.0742
-        """
-        if self.half is None:
-            return None
-        if self.mean == 0.0 or self.half == 0.0:
-            return 1.0 if self.mean == 0.0 else 0.0
-        t = abs(self.mean) / self.half * stats.t.ppf(0.975, self.n - 1)
-        return float(2.0 * stats.t.sf(t, self.n - 1))
+    if math.isnan(value):
+        return "–"
+    if field in METRICS:
+        return METRICS[field].text(value)
+    return f"{value:.4f}" if field == "ratio" else f"{value:.3f}"
 
 
-def estimate(values: Iterable[float], bounds: Bounds = ANY) -> Estimate:
-    """Return the mean and its 95 % Student interval; values that are not finite are left out.
+def format_estimate(found: Estimate, field: str) -> str:
+    """Return an estimate as mean ± half the interval's width.
 
-    Parameters
-    ----------
-    values
-        A number for each seed.
-    bounds
-        What the quantity lies between: the interval is cut off there.
+    Both ends are given where the interval is cut off at a bound; with fewer than three seeds, which
+    have no interval, the value of each seed.
 
-    Examples
-    --------
-    >>> found = estimate([1.0, 2.0, 3.0])
-    >>> found.mean, round(found.half, 3), found.n
-    (2.0, 2.484, 3)
-    >>> estimate([0.5, 0.7])
-    Estimate(mean=0.6, half=None, n=2, values=(0.5, 0.7), bounds=(-inf, inf))
+    >>> format_estimate(Estimate(0.5944, 0.0123, 5), "worst")
+    '0.594 ± 0.012'
+    >>> format_estimate(Estimate(2.0, None, 1), "seconds")
+    '2.0 s'
+    >>> from adcs.experiments.statistics import SHARE, estimate
+    >>> format_estimate(estimate([0.0, 0.1, 0.2], SHARE), "worst")
+    '0.100 [0.000, 0.348]'
+    >>> format_estimate(estimate([0.5, 0.75]), "worst")
+    '0.500 / 0.750'
     """
-    x = np.array([value for value in values if np.isfinite(value)], dtype=np.float64)
-    if x.size == 0:
-        return Estimate(float("nan"), None, 0, (), bounds)
-    mean, n, kept = float(x.mean()), int(x.size), tuple(x.tolist())
-    if n < FEWEST:
-        return Estimate(mean, None, n, kept, bounds)
-    half = float(stats.t.ppf(0.975, n - 1) * x.std(ddof=1) / np.sqrt(n))
-    return Estimate(mean, half, n, kept, bounds)
+    if found.half is None:
+        return _each(found, lambda value: format_number(value, field))
+    if field in METRICS and METRICS[field].cost and found.half == 0.0:
+        return format_number(found.mean, field)
+    if found.is_cut:
+        ends = f"{format_number(found.low, field)}, {format_number(found.high, field)}"
+        return f"{format_number(found.mean, field)} [{ends}]"
+    return f"{format_number(found.mean, field)} ± {format_number(found.half, field)}"
 
 
-def paired(a: Sequence[float] | Float64Array, b: Sequence[float] | Float64Array) -> Estimate:
-    """Return the mean of a - b over seeds with its interval; a and b are shares, in [0, 1].
+def _each(found: Estimate, form: Callable[[float], str]) -> str:
+    """Return the value of each seed, once if they read the same.
 
-    >>> paired([0.6, 0.7], [0.5, 0.6]).mean
-    0.1
+    >>> from adcs.experiments.statistics import estimate
+    >>> _each(estimate([0.5, 0.5]), str), _each(estimate([]), str)
+    ('0.5', '–')
     """
-    difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
-    found = estimate(difference, (-1.0, 1.0))
-    # Sums in another order differ in their last bits: equal runs are to have a difference of 0.
-    return found._replace(mean=round(found.mean, 12))
+    texts = [form(value) for value in found.values or [found.mean] * found.n]
+    return " / ".join(texts[:1] if len(set(texts)) == 1 else texts) or "–"
 
 
-def holm(p: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number by Holm's method.
+def format_difference(found: Estimate, p: float | None = None) -> str:
+    """Return a difference with its sign, its interval, and its p-value where one is given.
 
-    The smallest of k is multiplied by k, the next by k - 1, and so on; none is smaller than one
-    before it, or larger than 1. If all with a corrected value below 0.05 are called shown, the
-    probability of one wrong call or more is at most 0.05.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
+    >>> format_difference(Estimate(0.1, 0.02, 5))
+    '+0.100 [+0.080, +0.120]'
+    >>> format_difference(Estimate(-0.01, 0.02, 5), 0.4321)
+    '-0.010 [-0.030, +0.010], p = 0.432'
+    >>> from adcs.experiments.statistics import estimate
+    >>> format_difference(estimate([0.25, -0.5]))
+    '+0.250 / -0.500'
     """
-    found = [1.0] * len(p)
-    least = 0.0
-    for place, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
-        least = max(least, min(1.0, (len(p) - place) * p[i]))
-        found[i] = least
-    return found
+    return _with_interval(found, p, "+z.3f")
 
 
-def corrected(differences: Mapping[str, Estimate]) -> dict[str, float]:
-    """Return the p-values of differences, corrected by Holm's method; those without are left out.
+def format_margin(found: Estimate, p: float | None = None) -> str:
+    """Return by how much something is so, with its interval; below zero it is not so.
 
-    >>> corrected({"A": Estimate(0.0, 0.1, 5), "B": Estimate(0.1, None, 2)})
-    {'A': 1.0}
+    >>> format_margin(Estimate(0.1, 0.02, 5), 0.0001), format_margin(Estimate(-0.01, 0.02, 5))
+    ('0.100 [0.080, 0.120], p < 0.001', '-0.010 [-0.030, 0.010]')
     """
-    found = {name: e.p for name, e in differences.items() if e.p is not None}
-    return dict(zip(found, holm(list(found.values())), strict=True))
+    return _with_interval(found, p, "z.3f")
 
 
-@dataclass(frozen=True)
-class Curves:
-    """One field of all runs over rounds.
+def _with_interval(found: Estimate, p: float | None, form: str) -> str:
+    if found.half is None:
+        return _each(found, lambda value: format(value, form))
+    text = f"{found.mean:{form}} [{found.low:{form}}, {found.high:{form}}]"
+    return text if p is None else f"{text}, {format_p_value(p)}"
 
-    Attributes
-    ----------
-    field
-        Its name.
-    rounds
-        The rounds that were evaluated.
-    seeds
-        The seeds, one row of `values` for each.
-    values
-        For each scheduler an array of seeds x rounds, NaN where there is no record.
 
-    Examples
-    --------
-    >>> found = Curves("worst", np.array([0, 5]), (0,), {"U": np.array([[0.25, 0.5]])})
-    >>> found.last()
-    {'U': array([0.5])}
+def format_p_value(p: float) -> str:
+    """Return a p-value in words; rounding never takes it across 0.05.
+
+    >>> [format_p_value(p) for p in (0.0204, 0.0001, 0.9999, 0.0497)]
+    ['p = 0.020', 'p < 0.001', 'p = 1.000', 'p = 0.0497']
     """
+    if p < 0.001:
+        return "p < 0.001"
+    digits = next((d for d in range(3, 12) if (round(p, d) < LEVEL) == (p < LEVEL)), 12)
+    return f"p = {p:.{digits}f}"
 
-    field: str
-    rounds: IndexArray
-    seeds: tuple[int, ...]
-    values: dict[str, Float64Array]
 
-    def last(self) -> dict[str, Float64Array]:
-        """Return, for each scheduler, a number for each seed: see the module's first lines."""
-        if self.rounds.size == 0:
-            return {label: np.full(len(self.seeds), np.nan) for label in self.values}
-        count = max(1, self.rounds.size // 10) if self.field not in TOTALS else 1
-        return {label: table[:, -count:].mean(axis=1) for label, table in self.values.items()}
+def summary_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Return headings and cells of a comparison's table; columns without numbers are left out."""
+    shown = [f for f in METRICS if any(row.cells[f].n for row in rows)]
+    heads = ["scheduler", *[METRICS[f].heading for f in shown]]
+    return heads, [[row.label, *[format_estimate(row.cells[f], f) for f in shown]] for row in rows]
 
-    def band(self, label: str) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Return mean, lower and upper end of the interval over seeds, round by round.
 
-        With fewer than three seeds the ends are the smallest and the largest value.
-        """
-        bounds = BOUNDS.get(self.field, ANY)
-        ends = []
-        for column in self.values[label].T:
-            e = estimate(column, bounds)
-            span = (min(e.values), max(e.values)) if 0 < e.n < FEWEST else (e.low, e.high)
-            ends.append((e.mean, *span))
-        mean, low, high = np.array(ends).reshape(-1, 3).T
-        return mean, low, high
+def difference_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Return headings and cells of the differences to the baseline, with corrected p-values.
 
-    def smooth(self, window: int) -> Curves:
-        """Return the running mean over so many evaluations: see `running_mean`."""
-        return Curves(
-            self.field,
-            self.rounds,
-            self.seeds,
-            {
-                label: np.array([running_mean(row, window) for row in table])
-                for label, table in self.values.items()
-            },
+    Columns without numbers are left out, and so are all lines where there are none.
+    """
+    lines = [row for row in rows if row.differences]
+    shown = [f for f in COMPARED if any(row.differences[f].n for row in lines)]
+    heads = ["scheduler", *[METRICS[f].heading for f in shown]]
+    cells = [
+        [row.label, *[format_difference(row.differences[f], row.p.get(f)) for f in shown]]
+        for row in lines
+    ]
+    return heads, cells if shown else []
+
+
+def table_note(seeds: Sequence[int]) -> str:
+    """Return what the cells of a comparison's table are.
+
+    >>> table_note([0]), table_note([3, 4])
+    ('One seed: there are no intervals (--seeds 5 gives them).', 'Cells give seed 3 / seed 4, and
+    one value where both agree: two seeds give no interval (--seeds 5 does).')
+    >>> table_note(range(5)).partition(". ")[0]
+    '± is half the width of the 95 % Student interval of the mean over 5 seeds'
+    """
+    if len(seeds) == 1:
+        return "One seed: there are no intervals (--seeds 5 gives them)."
+    if len(seeds) < FEWEST:
+        which = " / ".join(f"seed {seed}" for seed in seeds)
+        return (
+            f"Cells give {which}, and one value where both agree: two seeds give no interval "
+            "(--seeds 5 does)."
         )
+    return (
+        f"± is half the width of the 95 % Student interval of the mean over {len(seeds)} seeds. An "
+        "interval that would pass a bound of its quantity (0 and 1 for accuracies, TV and Jain, 0 "
+        "and 0.5 for std, 0 for costs) is cut off there; then both ends are given."
+    )
 
 
-def running_mean(values: Float64Array, window: int) -> Float64Array:
-    """Return the mean of each value and its neighbours, equally many on both sides.
+def difference_note(rows: Sequence[Row]) -> str:
+    """Return what the cells of the differences are."""
+    count = max((sum(f in row.p for row in rows) for f in COMPARED), default=0)
+    if count == 0:
+        return "Cells give the difference at each seed: two seeds give no interval."
+    text = (
+        "Differences are taken seed by seed. Brackets are 95 % Student intervals, each for its "
+        "difference alone. p is that of the paired, two-sided t-test"
+    )
+    if count == 1:
+        return f"{text}."
+    return (
+        f"{text}, corrected by Holm's method for the {count} schedulers that a column compares "
+        f"with the baseline: the probability that a column has p < {LEVEL} for any scheduler "
+        f"without a difference is at most {LEVEL}."
+    )
 
-    The window is an odd number. It shrinks towards the ends, where the first and the last value
-    stand for themselves: no point is the mean of later ones alone.
 
-    >>> running_mean(np.array([0.0, 3.0, 6.0, 3.0]), 3)
-    array([0., 3., 4., 3.])
+def left_out_note(rows: Sequence[Row]) -> str:
+    """Return which seeds of which schedulers do not count, as one sentence; "" for none.
+
+    >>> left_out_note([Row("A", {}, {}, {}, {"worst": (3,), "average": (3,), "std": (2, 3)})])
+    'Left out, for their values are no finite numbers: A at seed 3 (worst, average), at seeds 2, 3
+    (std).'
     """
-    if window % 2 == 0:
-        raise ValueError(f"window must be odd, got {window}")
-    last = values.size - 1
-    sides = [min(window // 2, i, last - i) for i in range(values.size)]
-    return np.array([values[i - k : i + k + 1].mean() for i, k in enumerate(sides)])
+    parts = []
+    for row in rows:
+        fields: dict[tuple[int, ...], list[str]] = {}
+        for field, seeds in row.left_out.items():
+            fields.setdefault(seeds, []).append(METRICS[field].heading)
+        found = [f"at {seed_names(seeds)} ({', '.join(names)})" for seeds, names in fields.items()]
+        if found:
+            parts.append(f"{row.label} {', '.join(found)}")
+    if not parts:
+        return ""
+    return f"Left out, for their values are no finite numbers: {'; '.join(parts)}."
 
 
-def curves(records: Iterable[Record], field: str, labels: Sequence[str] | None = None) -> Curves:
-    """Return one field of the records as curves.
+def seed_names(seeds: Sequence[int]) -> str:
+    """Return seeds in words.
 
-    Parameters
-    ----------
-    records
-        Records of a run folder.
-    field
-        A field of theirs, or "bytes": up and down together.
-    labels
-        The schedulers wanted, in this order; all by default, in the order of appearance.
-
-    Examples
-    --------
-    >>> records = [{"scheduler": "U", "seed": 0, "round": r, "worst": r / 10} for r in (0, 5)]
-    >>> curves(records, "worst").values["U"]
-    array([[0. , 0.5]])
+    >>> seed_names([3]), seed_names([0, 4])
+    ('seed 3', 'seeds 0, 4')
     """
-    found: dict[tuple[str, int, int], float] = {}
-    for record in records:
-        value = value_of(record, field)
-        if value is not None:
-            found[record["scheduler"], int(record["seed"]), int(record["round"])] = value
-    rounds = sorted({key[2] for key in found})
-    seeds = sorted({key[1] for key in found})
-    names = list(dict.fromkeys(key[0] for key in found)) if labels is None else list(labels)
-    place = {r: i for i, r in enumerate(rounds)}
-    row = {seed: i for i, seed in enumerate(seeds)}
-    values = {name: np.full((len(seeds), len(rounds)), np.nan) for name in names}
-    for (name, seed, r), value in found.items():
-        if name in values:
-            values[name][row[seed], place[r]] = value
-    return Curves(field, np.array(rounds, dtype=np.intp), tuple(seeds), values)
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
-def value_of(record: Record, field: str) -> float | None:
-    """Return a field of a record as a number, None where it has none.
+def number_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str | float | int | None]]]:
+    """Return headings and cells of a comparison's table as numbers, a line for each measure.
 
-    >>> value_of({"bytes_up": 3, "bytes_down": 4}, "bytes")
-    7.0
+    >>> heads, _ = number_table([])
+    >>> heads[:5]
+    ['scheduler', 'measure', 'mean', 'low', 'high']
     """
-    if field == "bytes":
-        return float(record["bytes_up"] + record["bytes_down"]) if "bytes_up" in record else None
-    value = record.get(field)
-    return None if value is None else float(value)
+    heads = ["scheduler", "measure", "mean", "low", "high", "seeds"]
+    heads += ["difference", "difference_low", "difference_high", "p_holm", "left_out_seeds"]
+    lines: list[list[str | float | int | None]] = []
+    for row in rows:
+        for field in METRICS:
+            cell, gap = row.cells[field], row.differences.get(field)
+            if cell.n or field in row.left_out:
+                against = _ends(gap) if gap is not None else [None] * 3
+                seeds = " ".join(map(str, row.left_out.get(field, ())))
+                ends = [*_ends(cell), cell.n, *against, row.p.get(field), seeds]
+                lines.append([row.label, field, *ends])
+    return heads, lines
 
 
-@dataclass(frozen=True)
-class Row:
-    """One scheduler's line of the table.
+def _ends(found: Estimate) -> list[float | None]:
+    mean = found.mean if found.n else None
+    return [mean, *([None, None] if found.half is None else [found.low, found.high])]
 
-    Attributes
-    ----------
-    label
-        The scheduler.
-    cells
-        Estimates by field.
-    differences
-        Differences to the baseline by field, seed by seed.
-    p
-        Their p-values by field, corrected by Holm's method over the schedulers of the table.
-    left_out
-        Seeds by field whose value is no finite number, and does not count.
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table.
+
+    >>> print(markdown_table(["a", "b"], [["1", "x|y"]]))
+    | a | b |
+    |---|---|
+    | 1 | x\\|y |
     """
-
-    label: str
-    cells: dict[str, Estimate]
-    differences: dict[str, Estimate]
-    p: dict[str, float]
-    left_out: dict[str, tuple[int, ...]]
-
-
-def summarise(
-    records: Iterable[Record], labels: Sequence[str], baseline: str | None = None
-) -> list[Row]:
-    """Return the table of a comparison.
-
-    Parameters
-    ----------
-    records
-        Records of a run folder.
-    labels
-        The schedulers, in the order of the lines.
-    baseline
-        The scheduler that the others' accuracies are compared with, seed by seed.
-
-    Examples
-    --------
-    >>> lines = [{"scheduler": s, "seed": 0, "round": 9, "worst": w} for s, w in ("A1", "B3")]
-    >>> rows = summarise(lines, ["A", "B"], baseline="A")
-    >>> rows[1].cells["worst"].mean, rows[1].differences["worst"].mean
-    (3.0, 2.0)
-    """
-    lines = list(records)
-    seeds = sorted({int(record["seed"]) for record in lines})
-    rows = [Row(label, {}, {}, {}, {}) for label in labels]
-    for field in (*ACCURACIES, *TOTALS):
-        found = curves(lines, field, labels)
-        last = found.last()
-        shown = any(np.isfinite(numbers).any() for numbers in last.values())
-        # An accuracy that no run has was lost; a TV distance may not be defined.
-        shown |= field in ACCURACIES and any(field in record for record in lines)
-        for row in rows:
-            numbers = last[row.label]
-            row.cells[field] = estimate(numbers, BOUNDS[field])
-            finite = {seed for seed, x in zip(found.seeds, numbers, strict=True) if np.isfinite(x)}
-            if shown and finite != set(seeds):
-                row.left_out[field] = tuple(seed for seed in seeds if seed not in finite)
-        if baseline is None or field not in COMPARED:
-            continue
-        others = [row for row in rows if row.label != baseline]
-        for row in others:
-            row.differences[field] = paired(last[row.label], last[baseline])
-        p = corrected({row.label: row.differences[field] for row in others})
-        for row in others:
-            if row.label in p:
-                row.p[field] = p[row.label]
-    return rows
-
-
-def final_ratios(records: Iterable[Record], label: str) -> Float64Array:
-    """Return the share of selections that fell on each group: seeds x groups, by the last record.
-
-    >>> final_ratios([{"scheduler": "U", "seed": 0, "round": 9, "group_ratios": [0.5, 0.5]}], "U")
-    array([[0.5, 0.5]])
-    """
-    last: dict[int, Record] = {}
-    for record in records:
-        if record["scheduler"] == label and record.get("group_ratios") is not None:
-            seed = int(record["seed"])
-            if seed not in last or record["round"] >= last[seed]["round"]:
-                last[seed] = record
-    return np.array([last[seed]["group_ratios"] for seed in sorted(last)], dtype=np.float64)
-
-
-def trained(records: Iterable[Record], m: int) -> dict[str, float]:
-    """Return, for each scheduler, how many updates were trained on, of m in each round.
-
-    It is the mean over seeds of a share, by the ledger of the last records.
-
-    >>> run = {"scheduler": "U", "seed": 0, "round": 10}
-    >>> trained([{**run, "updates": 12, "extra_updates": 2}], m=4)
-    {'U': 0.25}
-    """
-    last: dict[str, dict[int, Record]] = {}
-    for record in records:
-        if record["round"] and "extra_updates" in record:
-            last.setdefault(record["scheduler"], {})[int(record["seed"])] = record
-    return {
-        label: float(
-            np.mean([(r["updates"] - r["extra_updates"]) / (m * r["round"]) for r in ends.values()])
-        )
-        for label, ends in last.items()
-    }
-
-
-def diverged(records: Iterable[Record]) -> dict[str, list[int]]:
-    """Return the schedulers and seeds whose models ended far worse than they began.
-
-    Their test loss is no number at the end, or more than twice what it was at the start.
-
-    >>> diverged([{"scheduler": "U", "seed": 3, "test_loss": loss} for loss in (2.3, 5.0)])
-    {'U': [3]}
-    """
-    found: dict[tuple[str, int], list[float]] = {}
-    for record in records:
-        if "test_loss" in record:  # null in a record is what was no number
-            loss = math.inf if record["test_loss"] is None else float(record["test_loss"])
-            found.setdefault((record["scheduler"], int(record["seed"])), []).append(loss)
-    labels: dict[str, list[int]] = {}
-    for (label, seed), losses in sorted(found.items(), key=lambda item: item[0][1]):
-        if not losses[-1] <= 2.0 * losses[0]:
-            labels.setdefault(label, []).append(seed)
-    return labels
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)

@@ -1,23 +1,31 @@
-"""Policies that decide which clients train next: one a file, one contract for all."""
+"""Schedulers: policies that decide which clients train next, under one contract."""
 
 from adcs.schedulers.adcs import ADCS
-from adcs.schedulers.base import Cohort, Request, Scheduler
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
+from adcs.schedulers.client_dpp import ClientDPP, Determinantal
+from adcs.schedulers.constraints import CohortConstraints
 from adcs.schedulers.divfl import DivFL
-from adcs.schedulers.live import LiveADCS
+from adcs.schedulers.live_adcs import LiveADCS
 from adcs.schedulers.ocs import OCS
 from adcs.schedulers.power_of_choice import PowerOfChoice
+from adcs.schedulers.snapshot import SnapshotScheduler
 from adcs.schedulers.static_dpp import StaticDPP
 from adcs.schedulers.uniform import Uniform
 
 __all__ = [
     "ADCS",
     "OCS",
+    "ClientDPP",
     "Cohort",
+    "CohortConstraints",
+    "Determinantal",
     "DivFL",
     "LiveADCS",
     "PowerOfChoice",
     "Request",
     "Scheduler",
+    "SnapshotScheduler",
+    "Source",
     "StaticDPP",
     "Uniform",
 ]

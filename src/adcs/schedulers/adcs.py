@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from adcs.reports.quality import Quality, Scale
+from adcs.reports.sketch import Sketcher
 from adcs.schedulers.determinantal import DeterminantalScheduler
-from adcs.signals.quality import Quality, Scale
-from adcs.signals.sketch import Sketcher
 
 
 class ADCS(DeterminantalScheduler):
     """The greedy MAP of a determinantal point process, rebuilt from a probe every R rounds.
 
-    From normalised updates comes the similarity C, from quality scores the weights
-    Q = diag(exp(alpha q)), alpha = theta / (2 (1 - theta)); the cohort has (nearly) the largest
-    log det L_S of L = Q C Q. What training replies say is ignored, as in the paper.
+    C holds the cosines between clients' updates, Q = diag(exp(alpha q)) weighs their quality, with
+    alpha = theta / (2 (1 - theta)). The cohort S approximately maximises log det L_S of
+    L = Q C Q. Training replies are not used, as in the paper.
 
     Parameters
     ----------
     theta
         0 is diversity alone, 1 quality alone.
     refresh_every
-        R, the number of rounds that a kernel serves.
+        R: all clients are probed, and the kernel is rebuilt, every R rounds.
     quality
         "loss", "norm", "examples", "communication", or a function of a `ClientReport`.
     gamma
-        Share of the communication quality in the mix (1 - gamma) q_learn + gamma q_comm.
+        Weight of the communication quality in q = (1 - gamma) q_learn + gamma q_comm.
     scale
         "raw" (the paper's, the default where gamma is 0), "standard" or "rank".
     sketch
@@ -35,9 +35,9 @@ class ADCS(DeterminantalScheduler):
 
     Examples
     --------
-    Two of three clients agree; one of them and the odd one out are chosen.
+    Clients a and b have similar updates; one of them is chosen, and client c.
 
-    >>> from adcs.signals.report import ClientReport
+    >>> from adcs.reports.report import ClientReport
     >>> updates = {"a": [1.0, 0.1], "b": [1.0, 0.0], "c": [0.0, 1.0]}
     >>> scheduler = ADCS(theta=0.5)
     >>> request = scheduler.request(0, ["a", "b", "c"], 2)

@@ -1,13 +1,13 @@
-"""The contract of all schedulers: told what is known about clients, asked who trains next.
+"""The contract of all schedulers.
 
-A round, for whoever drives it:
+A round, as an engine drives it:
 
-    request = scheduler.request(round, available, m)      # whom to ask, and for what
-    scheduler.observe(round, reports, "probe")            # what they answered
-    cohort = scheduler.select(round, available, m)        # who trains, with which weights
-    scheduler.observe(round, replies, "training")         # what came back from training
+    request = scheduler.request(server_round, available, m)   # clients to probe, and for what
+    scheduler.observe(server_round, answers, "probe")         # their answers
+    cohort = scheduler.select(server_round, available, m)     # clients that train, with weights
+    scheduler.observe(server_round, replies, "training")      # their replies
 
-A scheduler of one's own implements `choose`, and `ask` if it needs to know something first.
+A scheduler implements `_select`, and `_request` if it needs reports before it selects.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from adcs.dpp.numbers import brief
-from adcs.schedulers.places import UNKNOWN, Rules
-from adcs.signals.book import ReportBook
-from adcs.signals.report import ClientId, ClientReport, plain_client
-from adcs.signals.sketch import Sketcher
+from adcs._serialization import pack, unpack
+from adcs._types import ClientId
+from adcs._validation import brief, check_choice, check_int, iterate
+from adcs.reports.report import REQUESTABLE, ClientReport, as_client_id
+from adcs.reports.sketch import Sketcher
+from adcs.reports.store import ReportStore
+from adcs.schedulers.constraints import UNKNOWN_GROUP, CohortConstraints
 
-Signal = Literal["loss", "norm", "update"]
 Source = Literal["enrolment", "probe", "training"]
 SOURCES: tuple[Source, ...] = get_args(Source)
-SIGNALS = frozenset(get_args(Signal))
-RULES = ("groups", "caps", "required")
+_CONSTRAINT_SETTINGS = ("groups", "caps", "required")
 
 
 @dataclass(frozen=True)
 class Request:
-    """Whom to ask before this round's selection, and for what; by default nobody.
+    """The clients to probe before this round's selection, and the signals to ask for.
 
     Attributes
     ----------
     clients
-        The clients to ask.
+        The clients to probe; by default none.
     signals
-        Any of "loss", "norm" and "update".
+        Names of requestable signals of `adcs.reports.SIGNALS`: "loss", "norm", "update".
     sketch
-        How to sketch the update; None asks for all of it.
+        How clients sketch the update; None asks for whole updates.
 
     Examples
     --------
@@ -57,25 +57,25 @@ class Request:
     """
 
     clients: tuple[ClientId, ...] = ()
-    signals: frozenset[Signal] = frozenset()
+    signals: frozenset[str] = frozenset()
     sketch: Sketcher | None = None
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients that train, and how their updates are to be weighted.
+    """The clients that train, and the weights of their updates.
 
     Attributes
     ----------
     clients
-        The clients chosen, distinct; in the order of the picks where there is one.
+        The chosen clients, distinct, in order of preference where there is one.
     weights
-        One weight for each. They multiply the engine's own client weights p.
+        One positive weight for each. They multiply the engine's own client weights p.
     normalise
-        True: the update is sum p w g / sum p w. False: it is sum p w g with p summing to one
-        over all clients, as unbiased estimators need.
+        True: the global update is sum p w g / sum p w. False: it is sum p w g with p summing to
+        one over all clients, as unbiased estimators need.
     diagnostics
-        What there is to say about the choice, as JSON values.
+        How the choice came about, as JSON values.
 
     Examples
     --------
@@ -98,46 +98,51 @@ class Cohort:
         return cls(tuple(clients), (1.0,) * len(clients), True, diagnostics)
 
 
-def remembering(init: Callable[..., None]) -> Callable[..., None]:
-    """Return an __init__ that keeps what the scheduler is made with, for its repr."""
+def _recording_settings(init: Callable[..., None]) -> Callable[..., None]:
+    """Return an __init__ that records its arguments, for the scheduler's repr."""
 
     @functools.wraps(init)
-    def made(self: Scheduler, *args: Any, **settings: Any) -> None:
-        if type(self).__init__ is made:  # not where a subclass calls its parent's
-            # What rules were given may be used up once it is read; `rules` keeps it.
-            kept = {name: None if name in RULES else v for name, v in settings.items()}
-            self._made_with = (args, kept)
+    def recorded(self: Scheduler, *args: Any, **settings: Any) -> None:
+        if type(self).__init__ is recorded:  # not where a subclass calls its parent's
+            # Constraints may be iterators, which can be read once; `constraints` keeps them.
+            kept = {n: None if n in _CONSTRAINT_SETTINGS else v for n, v in settings.items()}
+            self._settings = (args, kept)
         init(self, *args, **settings)
 
-    return made
+    return recorded
 
 
 class Scheduler(ABC):
     """Base class of all schedulers.
 
-    The repr of a scheduler is the call that makes it again, which is its spec on the command line
-    too; settings at their defaults are left out.
+    The repr of a scheduler is the call that makes it again, and its spec on the command line;
+    settings at their defaults are left out.
 
     Parameters
     ----------
     seed
-        Randomness comes from (seed, round) alone: the same seed gives the same cohorts in
-        another process, after a resume, and whatever other code draws.
+        All randomness comes from (seed, round): the same seed gives the same cohorts in another
+        process, after a resume, and whatever other code draws.
     groups, caps
-        A mapping from client to group (a site, an operator), and how many of a group may be in
-        one cohort: a number, or a mapping from group to number.
+        A mapping from client to group (a site, an operator), and how many clients of a group may
+        be in one cohort: a number, or a mapping from group to number.
     required
         Clients that are in every cohort while they are available.
     unknown_group
-        The group of clients that `groups` does not name: they share it, so that ids that are made
-        up share one cap. Where `caps` is a mapping without an entry for it, the smallest entry
-        holds. None makes each of them a group of its own.
+        The group of clients that `groups` does not name. They share it, so that made-up ids share
+        one cap. Where `caps` is a mapping without an entry for it, the smallest entry holds. None
+        makes each of them a group of its own.
+
+    Attributes
+    ----------
+    reports : ReportStore
+        The latest usable report of each client, a mapping.
 
     Examples
     --------
     >>> class InTurn(Scheduler):
-    ...     def choose(self, round, clients, m):
-    ...         start = round * m % len(clients)
+    ...     def _select(self, server_round, clients, m):
+    ...         start = server_round * m % len(clients)
     ...         return Cohort.of(self.take(clients[start:] + clients[:start], m))
     >>> InTurn().select(1, ["a", "b", "c"], 2).clients
     ('c', 'a')
@@ -146,25 +151,28 @@ class Scheduler(ABC):
     """
 
     fixed_size: bool = True
-    """Whether a cohort has exactly m clients whenever there are that many."""
+    """Whether a cohort has exactly m clients whenever that many are available."""
 
-    takes_rules: bool = True
-    """Whether it can keep to required clients and caps."""
+    supports_constraints: bool = True
+    """Whether it keeps caps and required clients."""
 
-    remembers: ClassVar[frozenset[Source]] = frozenset(SOURCES)
-    """The sources whose reports are kept."""
+    observed_sources: ClassVar[frozenset[Source]] = frozenset(SOURCES)
+    """The sources of reports that it uses."""
 
     sketch: Sketcher | None = None
-    """How updates are sketched for it; None takes whole ones."""
+    """How clients sketch their updates for it; None takes whole updates."""
 
-    _made_with: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    pending: tuple[ClientId, ...] = ()
+    """While `_select` runs: the pending clients, sorted by id. They are not among its clients."""
+
+    _settings: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
-            cls.__init__ = remembering(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = _recording_settings(cls.__init__)  # type: ignore[method-assign]
 
-    @remembering
+    @_recording_settings
     def __init__(
         self,
         *,
@@ -172,71 +180,100 @@ class Scheduler(ABC):
         groups: Mapping[ClientId, Hashable] | None = None,
         caps: int | Mapping[Hashable, int] | None = None,
         required: Iterable[ClientId] = (),
-        unknown_group: Hashable | None = UNKNOWN,
+        unknown_group: Hashable | None = UNKNOWN_GROUP,
     ) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-            raise ValueError(f"seed must be a whole number >= 0, got {seed!r}")
-        self.seed = int(seed)
-        self.rules = Rules(groups, caps, required, unknown_group)
-        self.known = ReportBook()
+        self.seed = check_int("seed", seed, minimum=0)
+        self.constraints = CohortConstraints(groups, caps, required, unknown_group)
+        self.reports = ReportStore()
         self._refused: list[tuple[ClientId, str]] = []
-        self._listed: tuple[tuple[ClientId, ...], tuple[ClientId, ...]] = ((), ())
-        self._members: tuple[tuple[ClientId, ...], frozenset[ClientId]] = ((), frozenset())
+        # Results for the last tuple of clients, which engines often pass again.
+        self._sorted: tuple[tuple[ClientId, ...], tuple[ClientId, ...]] = ((), ())
+        self._set: tuple[tuple[ClientId, ...], frozenset[ClientId]] = ((), frozenset())
         self._checked: tuple[Cohort | None, tuple[ClientId, ...], int] = (None, (), 0)
 
     def __repr__(self) -> str:
-        if self._made_with is None:  # an __init__ that was put in later, as dataclasses do
+        if self._settings is None:  # an __init__ that was added later, as dataclasses do
             return super().__repr__()
-        args, settings = self._made_with
+        args, settings = self._settings
         names = list(inspect.signature(type(self).__init__).parameters)[1:]
         given = {**dict(zip(names, args, strict=False)), **settings}
-        given |= {name: getattr(self.rules, name) for name in RULES if name in given}
-        words = [
+        given |= {n: getattr(self.constraints, n) for n in _CONSTRAINT_SETTINGS if n in given}
+        shown = [
             f"{name}={_literal(value)}"
             for name, value in given.items()
             if _literal(value) != _literal(_default(type(self), name))
         ]
-        return f"{type(self).__name__}({', '.join(words)})"
+        return f"{type(self).__name__}({', '.join(shown)})"
 
-    # What drivers call.
+    # What engines call.
 
-    def request(self, round: int, available: Sequence[ClientId], m: int) -> Request:
-        """Return whom to ask what before selecting; asking twice in a round is asking once."""
-        clients = self._ordered(available)
-        asked = self.ask(_check_round(round), clients, _check_places(m))
-        self._check_request(asked, clients)
-        return asked
+    def request(self, server_round: int, available: Sequence[ClientId], m: int) -> Request:
+        """Return which clients to probe for which signals; calling it again changes nothing."""
+        clients = self._in_order(available)
+        request = self._request(_check_round(server_round), clients, _check_m(m))
+        self._check_request(request, clients)
+        return request
 
-    def observe(self, round: int, reports: Iterable[ClientReport], source: Source) -> None:
-        """Take evidence; a report that cannot be used is refused alone and named in the next
-        cohort's diagnostics under "refused".
+    def observe(self, server_round: int, reports: Iterable[ClientReport], source: Source) -> None:
+        """Take reports; each that cannot be used is refused and named with the reason in the
+        next cohort's diagnostics, under "refused".
         """
-        _check_round(round)
-        if source not in SOURCES:
-            raise ValueError(f"source must be one of {SOURCES}, got {source!r}")
-        if source in self.remembers:
-            usable, refused = self.known.check(reports)
+        server_round = _check_round(server_round)
+        check_choice("source", source, SOURCES)
+        if source in self.observed_sources:
+            usable, refused = self.reports.check(reports)
             self._refused += refused
-            self.learn(round, usable, source)
+            self._observe(server_round, usable, source)
 
-    def select(self, round: int, available: Sequence[ClientId], m: int) -> Cohort:
-        """Return the cohort of this round: m clients, or all that there are if fewer."""
-        round, m, clients = _check_round(round), _check_places(m), self._ordered(available)
-        cohort = self.choose(round, clients, m) if clients else Cohort((), ())
-        last, who, places = self._checked
-        if cohort is not last or clients is not who or m != places:
-            self._check(cohort, clients, m)
-            self._checked = (cohort, clients, m)
+    def select(
+        self,
+        server_round: int,
+        available: Sequence[ClientId],
+        m: int,
+        pending: Sequence[ClientId] = (),
+    ) -> Cohort:
+        """Return the cohort of this round: m clients, or all that there are if fewer.
+
+        Parameters
+        ----------
+        server_round
+            The round, counted from 0.
+        available
+            The clients to choose from.
+        m
+            How many to choose.
+        pending
+            Clients at work, or whose updates wait in a buffer; available or not. They are not
+            chosen, m does not count them, caps do, and a required one needs no slot. Schedulers
+            that go by similarity choose clients that complement them.
+        """
+        server_round, m = _check_round(server_round), _check_m(m)
+        clients = self._in_order(available)
+        pending = self.pending = _sorted_ids(pending, "pending")
+        if pending:
+            pending_set = set(pending)
+            clients = tuple(client for client in clients if client not in pending_set)
+        try:
+            cohort = self._select(server_round, clients, m) if clients else Cohort((), ())
+            last, last_clients, last_m = self._checked
+            changed = cohort is not last or clients is not last_clients or m != last_m
+            if changed or pending:
+                self._check_cohort(cohort, clients, m)
+                self._checked = (cohort, clients, m)
+        finally:
+            self.pending = ()
         refused = [{"client": client, "reason": reason} for client, reason in self._refused]
         self._refused = []
         diagnostics = {**cohort.diagnostics, "refused": refused}
+        if pending:
+            diagnostics["pending"] = list(pending)
         return Cohort(cohort.clients, cohort.weights, cohort.normalise, diagnostics)
 
     def state(self) -> dict[str, Any]:
-        """Return all that was learned, as JSON values and NumPy arrays, nested in dicts."""
+        """Return everything learned, as JSON values and NumPy arrays nested in dicts."""
         return {
             "scheduler": type(self).__name__,
-            "known": self.known.state(),
+            "reports": self.reports.state(),
             "refused": [list(pair) for pair in self._refused],
         }
 
@@ -246,66 +283,84 @@ class Scheduler(ABC):
             raise ValueError(
                 f"state of a {state['scheduler']} cannot be restored into a {type(self).__name__}"
             )
-        self.known.restore(state["known"])
+        self.reports.restore(state["reports"])
         self._refused = [(client, reason) for client, reason in state["refused"]]
 
-    # What a scheduler of one's own implements. Clients come sorted by id.
+    def to_bytes(self) -> bytes:
+        """Return the state as bytes, for a file: JSON and plain arrays, no pickle.
 
-    def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
-        """Return whom to ask what; by default nobody."""
+        >>> from adcs import Uniform
+        >>> scheduler = Uniform()
+        >>> scheduler.from_bytes(scheduler.to_bytes())
+        """
+        return pack(self.state())
+
+    def from_bytes(self, data: bytes) -> None:
+        """Go back to a state that `to_bytes` returned."""
+        self.restore(unpack(data))
+
+    # What a scheduler implements. Clients come sorted by id.
+
+    def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+        """Return which clients to probe for which signals; by default none."""
         return Request()
 
-    def learn(self, round: int, reports: Sequence[ClientReport], source: Source) -> None:
-        """Take in usable reports; by default they are remembered, in `known`."""
-        self.known.remember(reports, round)
+    def _observe(self, server_round: int, reports: Sequence[ClientReport], source: Source) -> None:
+        """Learn from usable reports; by default they are kept in `reports`."""
+        self.reports.add(reports, server_round)
 
     @abstractmethod
-    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
-        """Return the cohort out of at least one client; m may be more than there are."""
+    def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+        """Return the cohort out of at least one client; m may be larger than their number."""
 
-    # What it can use for that.
+    # What it can use.
 
-    def rng(self, round: int, purpose: int = 0) -> np.random.Generator:
-        """Return the random generator of a round; another purpose, another stream."""
-        return np.random.default_rng([self.seed, round, purpose])
+    def rng(self, server_round: int, purpose: int = 0) -> np.random.Generator:
+        """Return the random generator of a round; each purpose has its own stream."""
+        return np.random.default_rng([self.seed, server_round, purpose])
 
     def take(self, order: Iterable[ClientId], m: int) -> list[ClientId]:
-        """Return the first m of an order of preference, with required clients and caps obeyed."""
+        """Return the first m of an order of preference, under caps and required clients."""
         ranked = list(order)
-        if not self.rules:
+        if not self.constraints:
             return ranked[:m]
-        places = self.rules.places(ranked, m)
-        return places.fill([*places.required, *ranked])
+        builder = self.constraints.builder(ranked, m, self.pending)
+        return builder.fill([*builder.required, *ranked])
 
-    def _check_request(self, asked: Request, clients: tuple[ClientId, ...]) -> None:
-        """Refuse a request that no engine could carry out."""
-        name = f"{type(self).__name__}.ask"
-        if not isinstance(asked, Request):
-            raise ValueError(f"{name} must return a Request, got {type(asked).__name__}")
-        if not asked.clients:
+    def _with_pending(self, clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
+        """Return the clients of a `_select` and the pending ones together, sorted by id."""
+        return tuple(in_order([*clients, *self.pending])) if self.pending else clients
+
+    def _check_request(self, request: Request, clients: tuple[ClientId, ...]) -> None:
+        """Raise if an engine could not carry out the request."""
+        name = f"{type(self).__name__}._request"
+        if not isinstance(request, Request):
+            raise ValueError(f"{name} must return a Request, got {type(request).__name__}")
+        if not request.clients:
             return
-        signals = asked.signals
-        if not isinstance(signals, (frozenset, set)) or not signals or not signals <= SIGNALS:
+        signals = request.signals
+        if not isinstance(signals, (frozenset, set)) or not signals or not signals <= REQUESTABLE:
             raise ValueError(
-                f"{name} must ask for a set of signals out of {sorted(SIGNALS)}, got {signals!r}"
+                f"{name} must ask for a set of signals out of {sorted(REQUESTABLE)}, "
+                f"got {brief(signals)}"
             )
-        if asked.clients is not clients:  # as they are, they have been checked
-            distinct = set(asked.clients)
-            strange = distinct - self._present(clients)
-            if strange or len(distinct) < len(asked.clients):
-                what = f"{next(iter(strange))!r}" if strange else "one of them twice"
+        if request.clients is not clients:
+            distinct = set(request.clients)
+            unavailable = distinct - self._as_set(clients)
+            if unavailable or len(distinct) < len(request.clients):
+                what = brief(next(iter(unavailable))) if unavailable else "one of them twice"
                 raise ValueError(f"{name} must ask available clients, each once, got {what}")
 
-    def _check(self, cohort: Cohort, clients: tuple[ClientId, ...], m: int) -> None:
-        """Refuse a choice that breaks the contract, before an engine trains by it."""
-        name = f"{type(self).__name__}.choose"
+    def _check_cohort(self, cohort: Cohort, clients: tuple[ClientId, ...], m: int) -> None:
+        """Raise if the cohort breaks the contract."""
+        name = f"{type(self).__name__}._select"
         if not isinstance(cohort, Cohort):
             raise ValueError(f"{name} must return a Cohort, got {type(cohort).__name__}")
         chosen = cohort.clients
         distinct = set(chosen)
-        if len(distinct) < len(chosen) or not distinct <= self._present(clients):
+        if len(distinct) < len(chosen) or not distinct <= self._as_set(clients):
             raise ValueError(
-                f"{name} must return distinct clients out of those available, got {chosen}"
+                f"{name} must return distinct clients out of those available, got {brief(chosen)}"
             )
         if len(cohort.weights) != len(chosen):
             raise ValueError(
@@ -313,55 +368,73 @@ class Scheduler(ABC):
                 f"got {len(cohort.weights)}"
             )
         if not all(0.0 < weight < math.inf for weight in cohort.weights):
-            raise ValueError(f"{name} must return positive weights, got {cohort.weights}")
+            raise ValueError(f"{name} must return positive weights, got {brief(cohort.weights)}")
         if self.fixed_size and len(chosen) != min(m, len(clients)):
-            room = self.rules.places(clients, m).left
+            room = self.constraints.builder(clients, m, self.pending).slots_left
             if len(chosen) != room:
                 raise ValueError(
                     f"{name} must return {room} clients, got {len(chosen)}; a scheduler of "
                     "cohorts of any size sets fixed_size = False"
                 )
-        if self.rules:
-            self._check_rules(name, distinct, clients)
+        if self.constraints:
+            self._check_constraints(name, distinct, clients, m)
 
-    def _check_rules(self, name: str, chosen: set[ClientId], clients: tuple[ClientId, ...]) -> None:
-        """Refuse a choice that leaves out a required client or goes over a cap."""
-        for client in self.rules.required:
-            if client in self._present(clients) and client not in chosen:
-                raise ValueError(f"{name} must take {client!r}, which is required; see self.take")
-        for group, count in Counter(map(self.rules.group, chosen)).items():
-            cap = self.rules.cap(group)
-            if cap is not None and count > cap:
+    def _check_constraints(
+        self, name: str, chosen: set[ClientId], clients: tuple[ClientId, ...], m: int
+    ) -> None:
+        """Raise if the cohort lacks a required client or has a group above its cap."""
+        builder = self.constraints.builder(clients, m, self.pending)
+        for client in builder.required:
+            if client not in chosen:
                 raise ValueError(
-                    f"{name} must take at most {cap} of group {group!r}, took {count}; "
+                    f"{name} must take {brief(client)}, which is required; see self.take"
+                )
+        for group, count in Counter(map(self.constraints.group, chosen)).items():
+            room = builder.room_in(group, count)
+            if count > room:
+                raise ValueError(
+                    f"{name} must take at most {room} of group {brief(group)}, took {count}; "
                     "see self.take"
                 )
 
-    def _present(self, clients: tuple[ClientId, ...]) -> frozenset[ClientId]:
-        if clients is not self._members[0]:
-            self._members = (clients, frozenset(clients))
-        return self._members[1]
+    def _as_set(self, clients: tuple[ClientId, ...]) -> frozenset[ClientId]:
+        if clients is not self._set[0]:
+            self._set = (clients, frozenset(clients))
+        return self._set[1]
 
-    def _ordered(self, available: Sequence[ClientId]) -> tuple[ClientId, ...]:
-        # A tuple seen last time was checked then: rounds stay cheap with very many clients.
-        if available is self._listed[0]:
-            return self._listed[1]
-        ids: list[ClientId] = []
-        for client in available:
-            if (name := plain_client(client)) is None:
-                raise ValueError(f"client ids must be ints or strings, got {brief(client)}")
-            ids.append(name)
-        clients = tuple(sorted(ids, key=lambda client: (isinstance(client, str), client)))
-        for one, next_one in pairwise(clients):
-            if one == next_one:
-                raise ValueError(f"client ids must be distinct, got {one!r} more than once")
+    def _in_order(self, available: Sequence[ClientId]) -> tuple[ClientId, ...]:
+        if available is self._sorted[0]:
+            return self._sorted[1]
+        clients = _sorted_ids(available, "client ids")
         if isinstance(available, tuple):
-            self._listed = (available, clients)
+            self._sorted = (available, clients)
         return clients
 
 
+def in_order(clients: Iterable[ClientId]) -> list[ClientId]:
+    """Return clients in the order that schedulers use: ints, then strings.
+
+    >>> in_order(["b", 10, "a", 9])
+    [9, 10, 'a', 'b']
+    """
+    return sorted(clients, key=lambda client: (isinstance(client, str), client))
+
+
+def _sorted_ids(given: Iterable[ClientId], name: str) -> tuple[ClientId, ...]:
+    ids: list[ClientId] = []
+    for client in iterate(given, name, "ints or strings"):
+        if (known := as_client_id(client)) is None:
+            raise ValueError(f"{name} must be ints or strings, got {brief(client)}")
+        ids.append(known)
+    clients = tuple(in_order(ids))
+    for one, next_one in pairwise(clients):
+        if one == next_one:
+            raise ValueError(f"{name} must be distinct, got {brief(one)} more than once")
+    return clients
+
+
 def _default(kind: type, name: str) -> Any:
-    """Return the default of a setting: that of the first class of the line that names it."""
+    """Return the default of a setting, from the first class in the MRO that names it."""
     for base in kind.__mro__:
         parameters = inspect.signature(vars(base).get("__init__", object)).parameters
         if name in parameters:
@@ -370,12 +443,12 @@ def _default(kind: type, name: str) -> Any:
 
 
 def _literal(value: Any) -> str:
-    """Return a setting as it is written in Python, without NumPy's types.
+    """Return a setting as Python source, without NumPy's types.
 
     >>> _literal({"a": np.float64(0.5), "b": (np.int64(1),)})
     "{'a': 0.5, 'b': (1,)}"
     """
-    return repr(_plain(value)) if not callable(value) else getattr(value, "__name__", repr(value))
+    return getattr(value, "__name__", repr(value)) if callable(value) else repr(_plain(value))
 
 
 def _plain(value: Any) -> Any:
@@ -388,13 +461,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _check_round(round: int) -> int:
-    if isinstance(round, bool) or not isinstance(round, (int, np.integer)) or round < 0:
-        raise ValueError(f"round must be a whole number >= 0, got {round!r}")
-    return int(round)
+def _check_round(server_round: int) -> int:
+    return check_int("server_round", server_round, minimum=0)
 
 
-def _check_places(m: int) -> int:
-    if isinstance(m, bool) or not isinstance(m, (int, np.integer)) or m < 1:
-        raise ValueError(f"m must be a whole number >= 1, got {m!r}")
-    return int(m)
+def _check_m(m: int) -> int:
+    return check_int("m", m, minimum=1)

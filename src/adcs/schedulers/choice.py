@@ -1,4 +1,4 @@
-"""What a scheduler knew when it chose, and why it chose as it did."""
+"""What a scheduler knew when it chose a cohort, and why it chose these clients."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import Any
 
 import numpy as np
 
+from adcs._types import ClientId
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.explain import Explanation, Miss, Pick, Score, explain
 from adcs.dpp.kernel import similarity, unit_rows
-from adcs.schedulers.base import Cohort, Scheduler
-from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.schedulers.base import Cohort, Scheduler, in_order
+from adcs.schedulers.client_dpp import ClientDPP, Determinantal
+from adcs.schedulers.constraints import CohortConstraints
+from adcs.schedulers.live_adcs import LiveADCS
 from adcs.schedulers.snapshot import SnapshotScheduler
-from adcs.signals.report import ClientId
 
 RECORDED_LIMIT = 200
-"""Up to this many clients a record of a choice says why the others were left out."""
+"""Up to this many clients, the record of a choice has the reasons for all clients."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was known when a cohort was chosen.
+    """What a scheduler knew when it chose a cohort.
 
     Attributes
     ----------
@@ -33,22 +35,28 @@ class Choice:
     available
         The clients to choose from.
     theta
-        Weight of quality, for a determinantal scheduler; None for others.
+        Weight of quality, for schedulers with a DPP; None for others.
     known
-        The clients that it could choose by what they had reported, in the order of the rows of
-        `explanation`.
+        The clients with usable reports, in the order of the rows of `explanation`.
     explanation
-        Picks and rows left out; None where the scheduler is not determinantal.
+        The picks and the rows left out; None for schedulers without a DPP.
     scores
-        What clients were ranked by, where they were ranked.
+        The numbers by which clients were ranked, where they were ranked.
     ranked_by
-        The name of that: "loss" or "norm".
+        The signal that these numbers are: "loss" or "norm".
     nearest
-        For other schedulers that know updates: each client's most similar chosen one.
+        For other schedulers that have updates: each client's most similar chosen one, and the
+        similarity.
     required
-        The clients that are in every cohort while they are available.
+        The required clients.
     capped
-        Whether there are caps on groups.
+        Whether groups have caps.
+
+    Examples
+    --------
+    >>> choice = Choice(Cohort.of([2], drawn=[2]), available=(1, 2))
+    >>> choice.drawn
+    True
     """
 
     cohort: Cohort
@@ -64,95 +72,99 @@ class Choice:
 
     @property
     def waited(self) -> tuple[ClientId, ...]:
-        """Those who are in for having waited too long, whatever their score."""
+        """The clients that were chosen because they had waited too long."""
         return tuple(self.cohort.diagnostics.get("waited", ()))
 
     @property
     def drawn(self) -> bool:
-        """Whether all places went, by a seeded draw, to clients without a usable report."""
+        """Whether all chosen clients were drawn at random, for lack of usable reports."""
         drawn = self.cohort.diagnostics.get("drawn", ())
         return bool(self.cohort.clients) and set(self.cohort.clients) <= set(drawn)
 
 
-def look(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) -> Choice:
-    """Return what a scheduler knew, right after it has chosen.
+def explain_choice(scheduler: Scheduler, available: Sequence[ClientId], cohort: Cohort) -> Choice:
+    """Return what a scheduler knew, right after its `select` has returned the cohort.
 
     >>> from adcs.schedulers import PowerOfChoice
-    >>> from adcs.signals.report import ClientReport
+    >>> from adcs.reports.report import ClientReport
     >>> scheduler = PowerOfChoice()
     >>> scheduler.observe(0, [ClientReport(c, 0, loss=c / 2) for c in range(3)], "probe")
-    >>> choice = look(scheduler, range(3), scheduler.select(0, range(3), 1))
+    >>> choice = explain_choice(scheduler, range(3), scheduler.select(0, range(3), 1))
     >>> choice.ranked_by, choice.scores
     ('loss', {0: 0.0, 1: 0.5, 2: 1.0})
     """
-    here = tuple(sorted(available, key=lambda client: (isinstance(client, str), client)))
-    diagnostics, rules = cohort.diagnostics, scheduler.rules
-    blind = Choice(cohort, here, required=rules.required, capped=rules.caps is not None)
-    if blind.drawn:
-        known = scheduler.familiar(here) if isinstance(scheduler, SnapshotScheduler) else []
-        return replace(blind, known=tuple(known))
-    if isinstance(scheduler, DeterminantalScheduler) and "gains" in diagnostics:
-        known = scheduler.familiar(here)
-        found = _explanation(scheduler, known, diagnostics)
-        return replace(blind, theta=scheduler.theta, known=tuple(known), explanation=found)
+    clients = tuple(in_order(available))
+    diagnostics, constraints = cohort.diagnostics, scheduler.constraints
+    capped = constraints.caps is not None
+    choice = Choice(cohort, clients, required=constraints.required, capped=capped)
+    if choice.drawn:
+        if isinstance(scheduler, (SnapshotScheduler, LiveADCS)):
+            choice = replace(choice, known=tuple(scheduler.known_clients(clients)))
+        return choice
+    dpp = scheduler.dpp if isinstance(scheduler, Determinantal) else None
+    if dpp is not None and "gains" in diagnostics:
+        found = _explanation(dpp, constraints, diagnostics)
+        theta = dpp.scoring.theta
+        return replace(choice, theta=theta, known=tuple(dpp.clients), explanation=found)
     if "scores" in diagnostics:
-        name, scores = _ranking(scheduler, here, dict(diagnostics["scores"]))
-        return replace(blind, scores=scores, ranked_by=name)
-    return replace(blind, nearest=_nearest(scheduler, here, cohort))
+        name, scores = _ranking(scheduler, clients, dict(diagnostics["scores"]))
+        return replace(choice, scores=scores, ranked_by=name)
+    return replace(choice, nearest=_nearest(scheduler, clients, cohort))
 
 
 def _explanation(
-    scheduler: DeterminantalScheduler, known: list[ClientId], diagnostics: Mapping[str, Any]
+    dpp: ClientDPP, constraints: CohortConstraints, diagnostics: Mapping[str, Any]
 ) -> Explanation:
-    unit, gram = scheduler.kernel(known)
-    place = {client: i for i, client in enumerate(known)}
-    rows = [place[client] for client, _ in diagnostics["gains"]]
-    c = similarity(unit) if gram is None else gram
-    q = np.array(scheduler.scores(known))
-    # Choosing may have changed what is believed of the chosen, and of nobody else: what they
-    # were chosen by is in the cohort.
-    for client, quality in diagnostics.get("quality", ()):
-        q[place[client]] = quality
-    rules = scheduler.rules
-    sure = dict.fromkeys((*rules.required, *diagnostics.get("waited", ())))
-    constraints = Constraints(required=[place[client] for client in sure if client in place])
-    if rules.caps is not None:
-        labels = [rules.group(client) for client in known]
-        # Of a group's places, those that were drawn for are not the search's to fill.
-        drawn = Counter(rules.group(client) for client in diagnostics.get("drawn", ()))
+    row = {client: i for i, client in enumerate(dpp.clients)}
+    pending = [row[client] for client in diagnostics.get("pending", ()) if client in row]
+    picks = [row[client] for client, _ in diagnostics["gains"]]
+    c = similarity(dpp.directions) if dpp.similarity is None else dpp.similarity
+    first = dict.fromkeys((*constraints.required, *diagnostics.get("waited", ())))
+    required = [row[client] for client in first if client in row and row[client] not in pending]
+    # The search starts from the pending clients, as if they had been picked before all others.
+    limits = Constraints(required=[*pending, *required])
+    if constraints.caps is not None:
+        labels = [constraints.group(client) for client in dpp.clients]
+        # Slots that were drawn for are not the search's to fill.
+        drawn = Counter(constraints.group(client) for client in diagnostics.get("drawn", ()))
         caps = {
-            label: cap - drawn[label] for label in labels if (cap := rules.cap(label)) is not None
+            label: cap - drawn[label]
+            for label in labels
+            if (cap := constraints.cap(label)) is not None
         }
-        constraints = replace(constraints, groups=labels, caps=caps)
-    scoring = scheduler.scoring(unit, q)
-    return explain(c, rows, q, scheduler.theta, scoring, constraints)
+        limits = replace(limits, groups=labels, caps=caps)
+    found = explain(c, [*pending, *picks], dpp.quality, dpp.scoring.theta, dpp.scoring, limits)
+    left_out = [replace(miss, step=miss.step - len(pending)) for miss in found.left_out]
+    return Explanation(found.picks[len(pending) :], tuple(left_out))
 
 
 def _ranking(
-    scheduler: Scheduler, here: tuple[ClientId, ...], chosen: Mapping[ClientId, float]
+    scheduler: Scheduler, clients: tuple[ClientId, ...], chosen: Mapping[ClientId, float]
 ) -> tuple[str, dict[ClientId, float]]:
-    """Return the reported number that the scores of the chosen are, for everyone who told it."""
-    newest = max((scheduler.known[c].round for c in chosen if c in scheduler.known), default=0)
-    for name in ("loss", "length"):
-        told = {
+    """Return the signal that the scores of the chosen clients are, and all clients' values."""
+    newest = max(
+        (scheduler.reports[c].server_round for c in chosen if c in scheduler.reports), default=0
+    )
+    for name in ("loss", "update_norm"):
+        values = {
             client: float(value)
-            for client in here
-            if (report := scheduler.known.get(client)) is not None
-            and report.round == newest
+            for client in clients
+            if (report := scheduler.reports.get(client)) is not None
+            and report.server_round == newest
             and (value := getattr(report, name)) is not None
         }
-        if all(told.get(client) == score for client, score in chosen.items()):
-            return ("norm" if name == "length" else name), told
+        if all(values.get(client) == score for client, score in chosen.items()):
+            return ("norm" if name == "update_norm" else name), values
     return "score", dict(chosen)
 
 
 def _nearest(
-    scheduler: Scheduler, here: tuple[ClientId, ...], cohort: Cohort
+    scheduler: Scheduler, clients: tuple[ClientId, ...], cohort: Cohort
 ) -> dict[ClientId, tuple[ClientId, float]]:
     vectors = {
         client: report.vector
-        for client in here
-        if (report := scheduler.known.get(client)) is not None and report.vector is not None
+        for client in clients
+        if (report := scheduler.reports.get(client)) is not None and report.vector is not None
     }
     known = list(vectors)
     columns = [i for i, client in enumerate(known) if client in cohort.clients]
@@ -169,7 +181,7 @@ def _nearest(
 
 
 def as_record(choice: Choice) -> dict[str, Any]:
-    """Return a choice, without its cohort, as JSON values; what it does not have is left out.
+    """Return a choice, without its cohort, as JSON values; empty entries are left out.
 
     >>> as_record(Choice(Cohort.of([2]), (1, 2), scores={1: 0.5, 2: 0.7}, ranked_by="loss"))
     {'available': [1, 2], 'scores': [[1, 0.5], [2, 0.7]], 'ranked_by': 'loss'}
@@ -190,7 +202,7 @@ def as_record(choice: Choice) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any], cohort: Cohort) -> Choice:
-    """Return the choice that `as_record` has made a record of.
+    """Return the choice of a record that `as_record` returned.
 
     >>> choice = Choice(Cohort.of([2]), (1, 2), scores={1: 0.5, 2: 0.7}, ranked_by="loss")
     >>> from_record(as_record(choice), choice.cohort) == choice

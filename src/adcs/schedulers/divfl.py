@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from adcs._types import ClientId
 from adcs.dpp.constraints import Constraints
-from adcs.dpp.facility import facility_location, pairwise_distances
-from adcs.schedulers.snapshot import Picked, SnapshotScheduler
-from adcs.signals.report import ClientId
-from adcs.signals.sketch import Sketcher
+from adcs.dpp.facility_location import facility_location, pairwise_distances
+from adcs.reports.sketch import Sketcher
+from adcs.schedulers.base import Cohort
+from adcs.schedulers.snapshot import SnapshotScheduler
 
 
 class DivFL(SnapshotScheduler):
-    """Facility location on distances between updates: every client is near to a chosen one.
+    """Facility location on distances between updates: the chosen clients represent all others.
 
     Parameters
     ----------
     refresh_every
-        Number of rounds for which one probe of all updates serves.
+        R: all clients are probed for their updates every R rounds.
     by_cluster
-        Weight each chosen client by the number of clients it is nearest to, instead of equally.
+        Weight each chosen client by the number of clients that it represents, instead of
+        equally.
     sketch
         A `Sketcher` if clients are to send sketches in place of whole updates.
     **common
@@ -29,7 +32,7 @@ class DivFL(SnapshotScheduler):
 
     Examples
     --------
-    >>> from adcs.signals.report import ClientReport
+    >>> from adcs.reports.report import ClientReport
     >>> scheduler = DivFL(by_cluster=True)
     >>> updates = {1: [1.0, 0.0], 2: [1.1, 0.0], 3: [0.9, 0.0], 4: [0.0, 5.0]}
     >>> scheduler.observe(0, [ClientReport(c, 0, update=updates[c]) for c in updates], "probe")
@@ -49,14 +52,16 @@ class DivFL(SnapshotScheduler):
         super().__init__(refresh_every=refresh_every, sketch=sketch, **common)
         self.by_cluster = by_cluster
 
-    def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
-        """Cover the known clients' updates."""
-        distances = pairwise_distances(self.known.vectors(known))
+    def _select_known(
+        self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
+    ) -> Cohort:
+        """Return the greedy facility location over the known clients' updates."""
+        distances = pairwise_distances(self.reports.vectors(known))
         result = facility_location(distances, m, constraints=constraints)
         chosen = [known[i] for i in result.indices]
-        weights = None
-        if self.by_cluster:
-            counts = np.bincount(result.assignment, minlength=len(known))
-            weights = [float(counts[i]) for i in result.indices]
         gains = [[client, float(g)] for client, g in zip(chosen, result.gains, strict=True)]
-        return Picked(chosen, weights, {"gains": gains})
+        cohort = Cohort.of(chosen, gains=gains)
+        if not self.by_cluster:
+            return cohort
+        counts = np.bincount(result.assignment, minlength=len(known))
+        return replace(cohort, weights=tuple(float(counts[i]) for i in result.indices))

@@ -6,39 +6,38 @@ from typing import Any
 
 import numpy as np
 
-from adcs.dpp.kernel import Float64Array
+from adcs._types import ClientId, Float64Array
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
-from adcs.schedulers.draws import include, refuse_caps, sizes
 from adcs.schedulers.ranking import ranked_cohort
-from adcs.signals.report import ClientId
+from adcs.schedulers.sampling import bernoulli_cohort, example_counts, refuse_caps
 
 
 class OCS(Scheduler):
-    """The m largest update norms, fresh each round: the paper's benchmark of optimal sampling.
+    """The m largest update norms of this round: optimal client sampling as in the paper.
 
     Parameters
     ----------
     independent
-        The original instead: each client is in with its own probability p, independently, and
-        its update is weighted by 1/p, unnormalised. The probabilities add up to m and minimise
-        the variance; the cohort's size is random and may be zero. A client without a norm counts
-        as an average one. Caps would bias the estimate and are refused.
+        The original method instead: each client is included independently with its own
+        probability p and weight 1/p, unnormalised. The probabilities add up to m and minimise the
+        variance; the cohort's size is random and may be zero. A client without a norm is taken to
+        have the mean norm. Caps would bias the estimate and are refused.
     by_size
-        With `independent`: the engine weighs clients by their number of examples, as Flower
-        does, so the norms are weighed by it too. Least variance needs the engine's own weights.
+        With `independent`: multiply norms by the number of examples. The variance is smallest if
+        the engine weighs clients by their number of examples, as Flower does.
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
     Examples
     --------
-    >>> from adcs.signals.report import ClientReport
+    >>> from adcs.reports.report import ClientReport
     >>> scheduler = OCS()
     >>> scheduler.observe(0, [ClientReport(c, 0, norm=c) for c in (1, 2, 3)], "probe")
     >>> scheduler.select(0, (1, 2, 3), 2).clients
     (3, 2)
     """
 
-    remembers = frozenset[Source]({"enrolment", "probe"})
+    observed_sources = frozenset[Source]({"enrolment", "probe"})
 
     def __init__(self, *, independent: bool = False, by_size: bool = False, **common: Any) -> None:
         super().__init__(**common)
@@ -50,21 +49,21 @@ class OCS(Scheduler):
         if independent:
             refuse_caps(self)
 
-    def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
-        """Ask everyone for the norm of its update."""
+    def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+        """Ask all clients for the norms of their updates."""
         return Request(clients, frozenset({"norm"}))
 
-    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
-        """Rank the norms of this round, or draw by them."""
+    def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+        """Rank clients by the norms of this round, or sample by them."""
         if not self.independent:
-            return ranked_cohort(self, round, clients, m, "length")
-        told, lengths = self.known.told("length", round, clients)
-        norms = dict(zip(told, lengths.tolist(), strict=True))
-        mean = float(np.mean(lengths)) if told else 1.0
-        u = np.array([norms.get(client, mean) for client in clients])
+            return ranked_cohort(self, server_round, clients, m, "update_norm")
+        reported, values = self.reports.fresh_values("update_norm", server_round, clients)
+        known = dict(zip(reported, values.tolist(), strict=True))
+        mean = float(np.mean(values)) if reported else 1.0
+        norms = np.array([known.get(client, mean) for client in clients])
         if self.by_size:
-            u *= sizes(self.known, clients)
-        return include(self, round, clients, optimal_probabilities(u, m))
+            norms *= example_counts(self.reports, clients)
+        return bernoulli_cohort(self, server_round, clients, optimal_probabilities(norms, m))
 
 
 def optimal_probabilities(norms: Float64Array, m: int) -> Float64Array:
@@ -90,9 +89,9 @@ def optimal_probabilities(norms: Float64Array, m: int) -> Float64Array:
     fits = (m + count - n > 0) & ((m + count - n) * ascending <= totals)
     last = int(np.flatnonzero(fits)[-1])
     p = np.ones(n)
-    share = m + last + 1 - n
+    expected = m + last + 1 - n
     if totals[last] > 0.0:
-        p[order[: last + 1]] = np.minimum(1.0, share * ascending[: last + 1] / totals[last])
+        p[order[: last + 1]] = np.minimum(1.0, expected * ascending[: last + 1] / totals[last])
     else:
-        p[order[: last + 1]] = share / (last + 1)
+        p[order[: last + 1]] = expected / (last + 1)
     return p

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from adcs._types import ClientId
+from adcs._validation import check_int
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
-from adcs.schedulers.draws import race, sizes
 from adcs.schedulers.ranking import ranked_cohort
-from adcs.signals.report import ClientId
+from adcs.schedulers.sampling import example_counts, weighted_permutation
 
 
 class PowerOfChoice(Scheduler):
     """The m largest losses among this round's candidates.
 
-    Only clients that answered this round's probe are ranked. If fewer than m did, a seeded draw
-    among the others fills the places.
+    Only clients that answered this round's probe are ranked. If fewer than m did, the other slots
+    go to clients drawn at random.
 
     Parameters
     ----------
     candidates
-        How many clients are asked for their loss, drawn without replacement with probabilities
-        proportional to data size (the original). None asks all of them (the paper's benchmark).
+        How many clients are asked for their loss. They are drawn without replacement, with
+        probabilities proportional to their number of examples (the original method). None asks
+        all clients (the paper's benchmark).
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
     Examples
     --------
-    >>> from adcs.signals.report import ClientReport
+    >>> from adcs.reports.report import ClientReport
     >>> scheduler = PowerOfChoice()
     >>> asked = scheduler.request(0, ["a", "b", "c"], 2).clients
     >>> losses = {"a": 0.3, "b": 1.9, "c": 1.1}
@@ -35,23 +37,25 @@ class PowerOfChoice(Scheduler):
     ('b', 'c')
     """
 
-    remembers = frozenset[Source]({"enrolment", "probe"})
+    observed_sources = frozenset[Source]({"enrolment", "probe"})
 
     def __init__(self, *, candidates: int | None = None, **common: Any) -> None:
         super().__init__(**common)
-        if candidates is not None and (not isinstance(candidates, int) or candidates < 1):
-            raise ValueError(f"candidates must be a whole number >= 1 or None, got {candidates!r}")
+        if candidates is not None:
+            candidates = check_int("candidates", candidates, minimum=1)
         self.candidates = candidates
 
-    def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+    def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Ask the candidates for their loss."""
         if self.candidates is not None and self.candidates < len(clients):
-            # At least m, or there would be no choice but a draw among those not asked.
+            # At least m, because clients that are not asked cannot be ranked.
             count = max(self.candidates, min(m, len(clients)))
-            order = race(self.rng(round, purpose=1), sizes(self.known, clients))
+            order = weighted_permutation(
+                self.rng(server_round, purpose=1), example_counts(self.reports, clients)
+            )
             clients = tuple(clients[i] for i in sorted(order[:count]))
         return Request(clients, frozenset({"loss"}))
 
-    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
-        """Rank the losses of this round."""
-        return ranked_cohort(self, round, clients, m, "loss")
+    def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+        """Rank clients by the losses of this round."""
+        return ranked_cohort(self, server_round, clients, m, "loss")

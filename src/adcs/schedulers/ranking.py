@@ -1,49 +1,35 @@
-"""What schedulers that rank clients by one fresh number have in common."""
+"""Ranking of clients by one number that they reported in this round."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from adcs.dpp.kernel import FLOAT32_PRECISION, quality_precision
+from adcs._types import ClientId
+from adcs.dpp.tolerances import descending
 from adcs.schedulers.base import Cohort, Scheduler
-from adcs.signals.quality import tie_groups
-from adcs.signals.report import ClientId
 
 
 def ranked_cohort(
-    scheduler: Scheduler, round: int, clients: tuple[ClientId, ...], m: int, number: str
+    scheduler: Scheduler, server_round: int, clients: tuple[ClientId, ...], m: int, number: str
 ) -> Cohort:
-    """Return the m clients that told the highest numbers this round, then a seeded draw.
+    """Return the m clients with the largest numbers reported this round.
 
-    The draw is among those that told none. Numbers that differ by rounding only tie, and ties go
-    to the smaller client id.
+    If fewer than m clients have reported, others are drawn at random. Numbers that differ by
+    rounding only tie, and ties go to the smaller client id.
+
+    >>> from adcs import ClientReport, PowerOfChoice
+    >>> scheduler = PowerOfChoice()
+    >>> scheduler.observe(0, [ClientReport(c, 0, loss=c / 10) for c in (1, 2, 3)], "probe")
+    >>> ranked_cohort(scheduler, 0, (1, 2, 3), 2, "loss").clients
+    (3, 2)
     """
-    told, numbers = scheduler.known.told(number, round, clients)
-    scores = dict(zip(told, numbers.tolist(), strict=True))
-    ranked = [told[i] for i in descending(numbers)]
-    silent = [client for client in clients if client not in scores]
-    if (silent and len(ranked) < m) or scheduler.rules:
-        silent = [silent[i] for i in scheduler.rng(round).permutation(len(silent))]
-    chosen = scheduler.take([*ranked, *silent], m)
+    reported, numbers = scheduler.reports.fresh_values(number, server_round, clients)
+    scores = dict(zip(reported, numbers.tolist(), strict=True))
+    ranked = [reported[i] for i in descending(numbers)]
+    others = [client for client in clients if client not in scores]
+    if (others and len(ranked) < m) or scheduler.constraints:
+        others = [others[i] for i in scheduler.rng(server_round).permutation(len(others))]
+    chosen = scheduler.take([*ranked, *others], m)
     return Cohort.of(
         chosen,
         scores=[[client, scores[client]] for client in chosen if client in scores],
         drawn=[client for client in chosen if client not in scores],
     )
-
-
-def descending(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int]:
-    """Return indices by falling value; values equal up to rounding stay in their order.
-
-    >>> descending(np.array([1.0, 3.0, 1.0 + 1e-16, 2.0]))
-    [1, 3, 0, 2]
-    """
-    order = (-values).argsort(kind="stable")
-    falling = values[order]
-    gaps, near = falling[:-1] - falling[1:], 8.0 * np.abs(falling[:-1])
-    # What differs in float32 differs: most often the question of precision does not arise.
-    if not (gaps > FLOAT32_PRECISION * near).all():
-        tied = tie_groups(falling, 8.0 * quality_precision(values))
-        order = order[np.lexsort((order, tied))]
-    ranked: list[int] = order.tolist()
-    return ranked

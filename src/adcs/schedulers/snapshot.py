@@ -1,36 +1,22 @@
-"""What schedulers have in common that choose from a snapshot of all clients' updates.
-
-A probe of everybody every R rounds fills the snapshot. Clients that are not in it get their
-proportional share of the places by a seeded draw, so that a newcomer is a fair candidate before
-the next probe.
-"""
+"""Base class of schedulers that choose from a snapshot of all clients' updates."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from adcs._types import ClientId
+from adcs._validation import brief, check_int
 from adcs.dpp.constraints import Constraints
-from adcs.schedulers.base import Cohort, Request, Scheduler, Signal, Source
-from adcs.schedulers.draws import round_at_random
-from adcs.schedulers.places import Places
-from adcs.signals.report import ClientId, ClientReport
-from adcs.signals.sketch import Sketcher
-
-
-@dataclass(frozen=True)
-class Picked:
-    """What a snapshot scheduler picked among the clients it knows."""
-
-    clients: list[ClientId]
-    weights: list[float] | None = None
-    diagnostics: dict[str, Any] = field(default_factory=dict)
+from adcs.reports.report import ClientReport
+from adcs.reports.sketch import Sketcher
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
+from adcs.schedulers.unknown_clients import select_with_unknown
 
 
 class SnapshotScheduler(Scheduler):
-    """Base of schedulers that choose from a snapshot of updates.
+    """Base class of schedulers that probe all clients every R rounds and choose from the answers.
 
     Parameters
     ----------
@@ -40,112 +26,96 @@ class SnapshotScheduler(Scheduler):
         A `Sketcher` if clients are to send sketches in place of whole updates.
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
+
+    Examples
+    --------
+    A policy implements `_select_known`, the choice among clients with usable reports.
+
+    >>> class FirstKnown(SnapshotScheduler):
+    ...     def _select_known(self, server_round, known, m, constraints):
+    ...         return Cohort.of(known[:m])
+    >>> scheduler = FirstKnown(refresh_every=5)
+    >>> [r for r in range(12) if scheduler.request(r, ("a", "b"), 1).clients]
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    >>> scheduler.observe(0, [ClientReport(c, 0, update=[1.0]) for c in ("a", "b")], "probe")
+    >>> [r for r in range(12) if scheduler.request(r, ("a", "b"), 1).clients]
+    [0, 5, 10]
     """
 
-    remembers = frozenset[Source]({"enrolment", "probe"})
-    signals: frozenset[Signal] = frozenset({"update"})
+    observed_sources = frozenset[Source]({"enrolment", "probe"})
+    signals: frozenset[str] = frozenset({"update"})
+
+    repeats: bool = True
+    """Whether the same snapshot, clients and m give the same cohort in every round."""
 
     def __init__(
         self, *, refresh_every: int | None, sketch: Sketcher | None = None, **common: Any
     ) -> None:
         super().__init__(**common)
-        if refresh_every is not None and (
-            isinstance(refresh_every, bool)
-            or not isinstance(refresh_every, int)
-            or refresh_every < 1
-        ):
-            raise ValueError(f"refresh_every must be a whole number >= 1, got {refresh_every!r}")
-        if sketch is not None and not isinstance(sketch, Sketcher):
-            raise ValueError(f"sketch must be a Sketcher or None, got {sketch!r}")
-        self.refresh_every = refresh_every
-        self.sketch = sketch
+        self.refresh_every = check_refresh_every(refresh_every)
+        self.sketch = check_sketch(sketch)
         self._last: tuple[Any, Cohort] | None = None
 
-    def ask(self, round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+    def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Ask everyone when the snapshot is due, or when there is none."""
-        due = self.refresh_every is not None and round % self.refresh_every == 0
-        if due or self.known.width is None:
+        due = self.refresh_every is not None and server_round % self.refresh_every == 0
+        if due or self.reports.width is None:
             return Request(clients, self.signals, self.sketch)
         return Request()
 
-    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
-        """Pick among the known, draw among the unknown."""
+    def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+        """Choose among the known clients, and draw among the unknown."""
         # More often than not nothing has changed since the last round.
-        key = (self.known.version, clients, m)
+        key = (self.reports.version, clients, m, self.pending)
         if self._last is not None and self._last[0] == key:
             return self._last[1]
-        known = self.familiar(clients)
-        places = self.rules.places(clients, m)
-        drawn: list[ClientId] = []
-        queue: list[ClientId] = []
-        if len(known) < len(clients):
-            rng = self.rng(round)
-            familiar = set(known)
-            unknown = [client for client in clients if client not in familiar]
-            queue = [unknown[i] for i in rng.permutation(len(unknown))]
-            share = round_at_random(places.left * len(unknown) / len(clients), rng)
-            drawn = self._draw(places, queue, share)
-        picked = self._pick(round, known, places)
-        for client in picked.clients:
-            places.admit(client)
-        drawn += places.fill(queue)
-        weights = picked.weights or [1.0] * len(picked.clients)
-        # A client that nothing is known of counts as much as the others do on average.
-        usual = sum(weights) / len(weights) if weights else 1.0
-        cohort = Cohort(
-            clients=(*picked.clients, *drawn),
-            weights=(*weights, *[usual] * len(drawn)),
-            diagnostics={**picked.diagnostics, "drawn": drawn},
-        )
-        self._last = (key, cohort) if self.repeats and not queue else None
+        everyone = self._with_pending(clients)
+        known = self.known_clients(everyone)
+
+        def select_known(count: int, constraints: Constraints) -> Cohort:
+            return self._select_known(server_round, known, count, constraints)
+
+        cohort = select_with_unknown(self, server_round, clients, m, known, select_known)
+        # Draws among unknown clients differ from round to round.
+        repeats = self.repeats and len(known) == len(everyone)
+        self._last = (key, cohort) if repeats else None
         return cohort
 
-    def _draw(self, places: Places, queue: list[ClientId], share: int) -> list[ClientId]:
-        # Required clients take their places first, whether known or not.
-        strangers = set(queue)
-        drawn = [c for c in places.required if c in strangers and places.admit(c)]
-        reserved = [c for c in places.required if c not in strangers]
-        for client in queue:
-            if len(drawn) >= share or places.left <= len(reserved):
-                break
-            # A group's last places belong to its required clients.
-            group = self.rules.group(client)
-            held = sum(self.rules.group(c) == group for c in reserved)
-            if places.room_in(group, held + 1) > held and places.admit(client):
-                drawn.append(client)
-        return drawn
+    @abstractmethod
+    def _select_known(
+        self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
+    ) -> Cohort:
+        """Choose m of the known clients; constraints are on positions in that list."""
 
-    def _pick(self, round: int, known: list[ClientId], places: Places) -> Picked:
-        count = min(places.left, places.room(known))
-        if count == 0:
-            return Picked([])
-        constraints = Constraints()
-        if self.rules:
-            labels = [self.rules.group(client) for client in known]
-            index = {client: i for i, client in enumerate(known)}
-            constraints = Constraints(
-                required=[index[client] for client in places.required if client in index],
-                groups=labels,
-                caps={label: places.room_in(label, len(known)) for label in labels},
-            )
-        return self.pick(round, known, count, constraints)
+    def known_clients(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
+        """Return those of the clients whose reports suffice to be chosen by."""
+        return [client for client in clients if self._is_selectable(self.reports.get(client))]
+
+    def _is_selectable(self, report: ClientReport | None) -> bool:
+        """Return whether a client's report suffices to be chosen by."""
+        return report is not None and (report.update is not None or report.sketch is not None)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state."""
         super().restore(state)
         self._last = None
 
-    repeats: bool = True
-    """Whether the same snapshot, clients and m give the same picks in every round."""
 
-    @abstractmethod
-    def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
-        """Pick m of the known clients; constraints are on positions in that list."""
+def check_refresh_every(refresh_every: int | None) -> int | None:
+    """Return refresh_every, or raise unless it is a whole number >= 1 or None.
 
-    def familiar(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
-        """Return those of the clients whose evidence is enough to be picked by."""
-        return [client for client in clients if self.knows(self.known.get(client))]
+    >>> check_refresh_every(20)
+    20
+    """
+    return None if refresh_every is None else check_int("refresh_every", refresh_every, minimum=1)
 
-    def knows(self, report: ClientReport | None) -> bool:
-        """Return whether a client's evidence is enough to be picked by."""
-        return report is not None and (report.update is not None or report.sketch is not None)
+
+def check_sketch(sketch: Sketcher | None) -> Sketcher | None:
+    """Return sketch, or raise unless it is a Sketcher or None.
+
+    >>> check_sketch(Sketcher(size=64)).size
+    64
+    """
+    if sketch is not None and not isinstance(sketch, Sketcher):
+        raise ValueError(f"sketch must be a Sketcher or None, got {brief(sketch)}")
+    return sketch

@@ -1,40 +1,40 @@
-"""StaticDPP: one determinantal kernel, built before training and never again."""
+"""StaticDPP: a DPP whose kernel is built once, before training."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from adcs._types import ClientId
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.kernel import similarity
 from adcs.dpp.sampling import sample_mdpp
+from adcs.reports.quality import Quality, Scale
+from adcs.reports.sketch import Sketcher
+from adcs.schedulers.base import Cohort
 from adcs.schedulers.determinantal import DeterminantalScheduler
-from adcs.schedulers.snapshot import Picked
-from adcs.signals.quality import Quality, Scale
-from adcs.signals.report import ClientId
-from adcs.signals.sketch import Sketcher
 
 
 class StaticDPP(DeterminantalScheduler):
-    """The MAP of the first round's kernel, the same cohort for ever.
+    """The MAP of the first round's kernel: the same cohort in every round.
 
     Parameters
     ----------
     theta
-        0, the default and the paper's benchmark, is diversity alone; above 0 quality counts, as
-        it was at the first round.
+        Weight of quality, as reported in the first round. 0, the default and the paper's
+        benchmark, is diversity alone.
     sample
-        Draw each cohort from the m-DPP of the fixed kernel instead of taking its mode. Where the
-        kernel's rank is below m there is no such distribution and the mode is taken; so it is
-        where qualities lie too far apart to compute with.
+        Sample each cohort from the m-DPP of the kernel instead of taking its mode. Where the
+        kernel's rank is below m that distribution does not exist, and the mode is taken; the same
+        holds where qualities are too far apart for float64.
     quality, scale, sketch
         As in `ADCS`.
     **common
-        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`. All but the seed
-        go with the mode only.
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`. Caps and required
+        clients go with the mode only.
 
     Examples
     --------
-    >>> from adcs.signals.report import ClientReport
+    >>> from adcs.reports.report import ClientReport
     >>> scheduler = StaticDPP()
     >>> updates = {1: [1.0, 0.0], 2: [1.0, 0.1], 3: [0.0, 1.0]}
     >>> scheduler.observe(0, [ClientReport(c, 0, update=updates[c]) for c in updates], "probe")
@@ -57,25 +57,30 @@ class StaticDPP(DeterminantalScheduler):
         )
         if sample and theta == 1.0:
             raise ValueError("sample needs theta below 1: at 1 there is no distribution")
-        if sample and self.rules:
+        if sample and self.constraints:
             raise ValueError("sample goes without caps and required clients")
         self.sample = sample
-        self.repeats = self.takes_rules = not sample
+        self.repeats = self.supports_constraints = not sample
 
-    def pick(self, round: int, known: list[ClientId], m: int, constraints: Constraints) -> Picked:
-        """Take the mode of the kernel, or a sample."""
-        mode = super().pick(round, known, m, constraints)
-        if not self.sample or mode.diagnostics["rank"] < m:
+    def _select_known(
+        self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
+    ) -> Cohort:
+        """Return the mode of the DPP, or a sample."""
+        mode = super()._select_known(server_round, known, m, constraints)
+        rank = mode.diagnostics["rank"]
+        if not self.sample or rank < m:
             return mode
-        unit, gram = self.kernel(known)
+        assert self.dpp is not None
+        gram = self.dpp.similarity
         try:
             chosen = sample_mdpp(
-                similarity(unit) if gram is None else gram,
+                similarity(self.dpp.directions) if gram is None else gram,
                 m,
-                quality=self.scores(known),
+                quality=self.dpp.quality,
                 theta=self.theta,
-                rng=self.rng(round, purpose=1),
+                rng=self.rng(server_round, purpose=1),
+                given=constraints.given,
             )
-        except ValueError:  # quality so far apart that the distribution is all but its mode
+        except ValueError:  # qualities so far apart that nearly all probability is on the mode
             return mode
-        return Picked([known[i] for i in chosen], diagnostics={"rank": mode.diagnostics["rank"]})
+        return Cohort.of([known[i] for i in chosen], rank=rank)

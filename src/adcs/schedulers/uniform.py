@@ -1,4 +1,4 @@
-"""Uniform: clients at random (McMahan et al., AISTATS 2017)."""
+"""Uniform: random sampling of clients (McMahan et al., AISTATS 2017)."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ from typing import Any
 
 import numpy as np
 
+from adcs._types import ClientId
 from adcs.schedulers.base import Cohort, Scheduler, Source
-from adcs.schedulers.draws import include, race, refuse_caps, sizes
-from adcs.signals.report import ClientId
+from adcs.schedulers.sampling import (
+    bernoulli_cohort,
+    example_counts,
+    refuse_caps,
+    weighted_permutation,
+)
 
 
 class Uniform(Scheduler):
-    """m clients at random, without replacement.
+    """m clients drawn at random, without replacement.
 
     Parameters
     ----------
     by_size
-        Draw with probabilities proportional to the number of examples told at enrolment; a
-        client that told none counts as an average one.
+        Draw with probabilities proportional to the number of examples reported at enrolment; a
+        client without a report is taken to have the mean number.
     independent
-        Take each client with probability m / N instead, independently: m on average, sometimes
-        none. Updates are divided by that probability, so that their sum is an unbiased estimate
-        of the update of all clients. Caps would bias it and are refused.
+        Include each client independently with probability m / N: m clients on average, sometimes
+        none. Updates are divided by that probability, so that their sum is an unbiased estimate of
+        the update of all clients. Caps would bias it and are refused.
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
@@ -35,7 +40,7 @@ class Uniform(Scheduler):
     (False, 1.6667)
     """
 
-    remembers = frozenset[Source]({"enrolment"})
+    observed_sources = frozenset[Source]({"enrolment"})
 
     def __init__(self, *, by_size: bool = False, independent: bool = False, **common: Any) -> None:
         super().__init__(**common)
@@ -47,15 +52,15 @@ class Uniform(Scheduler):
         if independent:
             refuse_caps(self)
 
-    def choose(self, round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+    def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Draw the cohort."""
         n = len(clients)
         if self.independent:
-            return include(self, round, clients, np.full(n, min(1.0, m / n)))
-        rng = self.rng(round)
+            return bernoulli_cohort(self, server_round, clients, np.full(n, min(1.0, m / n)))
+        rng = self.rng(server_round)
         if self.by_size:
-            order = race(rng, sizes(self.known, clients))
-        elif self.rules:
+            order = weighted_permutation(rng, example_counts(self.reports, clients))
+        elif self.constraints:
             order = rng.permutation(n)
         else:
             order = rng.choice(n, size=min(m, n), replace=False)

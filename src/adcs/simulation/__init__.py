@@ -1,1 +1,42 @@
-"""Many clients on one machine: data, partitions, models, a virtual network, the engine."""
+"""Many clients on one machine: data sets, partitions, models, a virtual network, and the engine.
+
+>>> from adcs.schedulers import Uniform
+>>> data = load("synthetic:clusters=2,dimension=3")
+>>> federation = Federation(data, make_partition(data, "iid", 6, seed=0))
+>>> simulation = Simulation(federation, MLP(3, 2), {"Uniform": Uniform()}, Training(m=2, lr=0.1))
+>>> simulation.run(20)
+>>> simulation.evaluate()[0]["updates"]
+40
+"""
+
+from adcs.simulation.costs import RoundCosts
+from adcs.simulation.datasets import Dataset, from_arrays, from_npz, load
+from adcs.simulation.engine import Run, Simulation
+from adcs.simulation.federation import Federation
+from adcs.simulation.local_training import LOCAL_TRAINING, LocalTraining
+from adcs.simulation.models import MLP, Model
+from adcs.simulation.network import Network, NetworkSettings
+from adcs.simulation.partition import Partition, make_partition
+from adcs.simulation.scheduler_errors import SchedulerFailed
+from adcs.simulation.training import Training
+
+__all__ = [
+    "LOCAL_TRAINING",
+    "MLP",
+    "Dataset",
+    "Federation",
+    "LocalTraining",
+    "Model",
+    "Network",
+    "NetworkSettings",
+    "Partition",
+    "RoundCosts",
+    "Run",
+    "SchedulerFailed",
+    "Simulation",
+    "Training",
+    "from_arrays",
+    "from_npz",
+    "load",
+    "make_partition",
+]

@@ -1,37 +1,97 @@
-"""The engine: the paper's five steps for several schedulers at once, round by round.
+"""The simulator: runs several schedulers at once on one federation, round by round.
 
-Each round, for each run: request, probe, observe, select, local training, aggregate, observe. Runs
-differ in their schedulers alone. They share the clients, each client's mini-batches, and the
-network; single mini-batch steps of all of them go through one pass over the data.
+Each round, for each run: request, probe, observe, select, local training, aggregate, observe. The
+runs differ in their schedulers alone. They share the clients, each client's mini-batches and the
+network; one pass over the data computes single mini-batch steps for all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from adcs import metrics
-from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
-from adcs.runs import Ledger
-from adcs.schedulers.base import Request, Scheduler
-from adcs.signals.sketch import Sketch, Sketcher
-from adcs.signals.table import ReportTable
+from adcs._types import Float64Array, FloatArray, IndexArray
+from adcs.observers import (
+    EvaluationEvent,
+    Observer,
+    RoundEvent,
+    SelectionEvent,
+    listeners,
+)
+from adcs.reports.report import NUMBER_BYTES
+from adcs.reports.sketch import Sketch, Sketcher
+from adcs.reports.table import ReportTable
+from adcs.run_folder import Ledger
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
+from adcs.simulation.costs import RoundCosts
 from adcs.simulation.federation import Federation
-from adcs.simulation.ledger import NUMBER_BYTES, RoundBill
-from adcs.simulation.models import Model, widened
+from adcs.simulation.local_training import LocalTraining, WeightedCohorts, make_local_training
+from adcs.simulation.models import Model
 from adcs.simulation.network import Network, NetworkSettings
-from adcs.simulation.training import Run, Training
-from adcs.simulation.work import Chosen, FullBatch, ManySteps, OneStep, Work
+from adcs.simulation.scheduler_errors import scheduler_error
+from adcs.simulation.training import Training
 
 PER_CLIENT_LIMIT = 1000
 """With more clients than this, records leave out lists with an entry for each client."""
 
 GRAM_LIMIT = 50
 """With more clients than this, records leave out inner products between updates."""
+
+T = TypeVar("T")
+
+
+@dataclass
+class Run:
+    """The run of one scheduler.
+
+    Attributes
+    ----------
+    name
+        The label of the scheduler, as in records.
+    scheduler
+        The scheduler.
+    ledger
+        What clients and network have spent so far.
+    counts
+        How often each client has been selected.
+    cohort
+        The last cohort.
+    selected
+        Its clients as an array.
+    cohort_weights
+        For each of them, the client's weight p times its weight in the cohort.
+
+    Examples
+    --------
+    >>> from adcs.schedulers import Uniform
+    >>> run = Run("Uniform", Uniform(), Ledger(), np.zeros(3, dtype=np.intp))
+    >>> sorted(run.call(0, run.scheduler.select, 0, [0, 1, 2], 3).clients)
+    [0, 1, 2]
+    """
+
+    name: str
+    scheduler: Scheduler
+    ledger: Ledger
+    counts: IndexArray
+    cohort: Cohort = field(default_factory=lambda: Cohort((), ()))
+    selected: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    cohort_weights: Float64Array = field(default_factory=lambda: np.empty(0))
+
+    def call(self, server_round: int | None, method: Callable[..., T], *args: Any) -> T:
+        """Call a method of the scheduler; an error of a user's scheduler names it and the round."""
+        try:
+            return method(*args)
+        except Exception as error:
+            named = scheduler_error(self.scheduler, error, server_round)
+            if named is error:
+                raise
+            raise named from error
 
 
 class Simulation:
@@ -51,6 +111,20 @@ class Simulation:
         Speeds, availability and failures; None is a network of equal, faultless clients.
     seed
         Named in the records; also seeds the initial model.
+    observers
+        Observers of the runs (`adcs.observers`); more can be added to `observers`.
+
+    Examples
+    --------
+    >>> from adcs.schedulers import ADCS, Uniform
+    >>> from adcs.simulation import MLP, load, make_partition
+    >>> data = load("synthetic:clusters=2,dimension=3")
+    >>> federation = Federation(data, make_partition(data, "iid", 6, seed=0))
+    >>> schedulers = {"Uniform": Uniform(), "ADCS": ADCS()}
+    >>> simulation = Simulation(federation, MLP(3, 2), schedulers, Training(m=2, lr=0.1))
+    >>> simulation.run(20)
+    >>> [round(record["average"], 1) for record in simulation.evaluate()]
+    [1.0, 1.0]
     """
 
     def __init__(
@@ -62,78 +136,104 @@ class Simulation:
         *,
         network: Network | None = None,
         seed: int = 0,
+        observers: Iterable[Observer] = (),
     ) -> None:
         n = len(federation.clients)
         if not 1 <= training.m <= n:
             raise ValueError(f"m must lie between 1 and {n} (all clients), got {training.m}")
         self.federation = federation
         self.model = model
-        self._wide = widened(model)
         self.training = training
         self.network = network or Network(NetworkSettings(spread=0.0), n, seed)
         self.seed = seed
-        self.round = 0
+        self.observers = list(observers)
+        self.server_round = 0
         self.runs = [
             Run(name, scheduler, Ledger(), np.zeros(n, dtype=np.intp))
             for name, scheduler in schedulers.items()
         ]
+        self._start_round = make_local_training(training, federation, model)
         initial = model.initial(seed).astype(federation.dtype)
-        self.ws: FloatArray = np.repeat(initial[None], len(self.runs), axis=0)
+        self.parameters: FloatArray = np.repeat(initial[None], len(self.runs), axis=0)
         by_size = federation.sizes / federation.sizes.sum()
         self._p: Float64Array = by_size if training.weights == "size" else np.full(n, 1.0 / n)
         self._measurable = n <= PER_CLIENT_LIMIT
         size = NUMBER_BYTES * model.size
         traffic = self.network.seconds(np.arange(n), down=size, work=0.0, up=size)
-        self._facts = (federation.sizes, self.network.compute_seconds, traffic)
+        self._facts: dict[str, Any] = {
+            "examples": federation.sizes,
+            "compute_seconds": self.network.compute_seconds,
+            "communication_seconds": traffic,
+        }
         for run in self.runs:
-            run.scheduler.observe(0, self._table(np.arange(n)), "enrolment")
+            self._observe(run, self._table(np.arange(n)), "enrolment")
+
+    def run(self, rounds: int, *, eval_every: int = 100) -> None:
+        """Run until so many rounds are done in all; announce records, selections and rounds.
+
+        Models are evaluated before every `eval_every`-th round and after the last one. The record
+        of a round has the selection bias of its cohort too.
+
+        Parameters
+        ----------
+        rounds
+            The number of rounds, those done before included.
+        eval_every
+            Rounds between evaluations.
+        """
+        while self.server_round < rounds:
+            evaluated = self.server_round % eval_every == 0
+            records = self.evaluate() if evaluated else []
+            local, costs, measures = self._select_cohorts(measured=evaluated)
+            for record, measured in zip(records, measures or [{}] * len(records), strict=True):
+                self._announce_record({**record, **measured})
+            self._train(local, costs)
+        for record in self.evaluate(final=True):
+            self._announce_record(record)
+        for observer in self.observers:
+            observer.on_end()
 
     def step(self, *, measured: bool = False) -> list[dict[str, Any]]:
-        """Run one round; return, if it is to be measured, each run's selection bias and more."""
-        round, m = self.round, self.training.m
-        available = self.network.available(round)
-        work = self._work()
-        bills = [self._bill(run) for run in self.runs]
+        """Run one round; if `measured`, return the selection bias of each run's cohort."""
+        local, costs, measures = self._select_cohorts(measured=measured)
+        self._train(local, costs)
+        return measures
+
+    def _select_cohorts(
+        self, *, measured: bool
+    ) -> tuple[LocalTraining, list[RoundCosts], list[dict[str, Any]]]:
+        """Select the cohort of each run, after the probe that its scheduler requests."""
+        server_round, m = self.server_round, self.training.m
+        available = self.network.available(server_round)
+        local = self._start_round(self.parameters, server_round)
+        costs = [
+            RoundCosts(run.ledger, self.model.size, self.training.steps, self.network)
+            for run in self.runs
+        ]
         probes = []
         needed = []
         for i, run in enumerate(self.runs):
-            request = run.scheduler.request(round, available, m)
+            request = run.call(server_round, run.scheduler.request, server_round, available, m)
             if request.clients:
-                asked = np.array(request.clients, dtype=np.intp)
-                answered = self._in_time(asked, partial(bills[i].probe_seconds, request))
-                probes.append((i, request, asked, answered))
+                probed = np.array(request.clients, dtype=np.intp)
+                answered = self._in_time(probed, partial(costs[i].probe_seconds, request))
+                probes.append((i, request, probed, answered))
                 needed.append(answered)
             else:
-                # Who asks for nothing chooses at once, so that one pass can serve everyone.
-                self._select(run, available)
-                needed.append(run.chosen)
+                # Schedulers without a probe select first, so that one pass serves all runs.
+                self._select(run, available, request)
+                needed.append(run.selected)
         measured = measured and self._measurable
         if measured:
             needed.append(np.arange(len(self.federation.clients)))
         if needed:
-            work.prepare(np.concatenate(needed))
-        for i, request, asked, answered in probes:
-            bills[i].probe(request, asked, answered)
-            scheduler = self.runs[i].scheduler
-            scheduler.observe(round, self._answers(work, i, request, answered), "probe")
-            self._select(self.runs[i], available)
-        measures = self._measures(work) if measured else []
-        self._train(work, bills)
-        self.round += 1
-        return measures
-
-    def _work(self) -> Work:
-        training, federation = self.training, self.federation
-        if training.local == "full":
-            return FullBatch(federation, self.model, self.ws)
-        if training.steps == 1:
-            return OneStep(federation, self._wide, self.ws, self.round)
-        return ManySteps(
-            federation, self._wide, self.ws, self.round, steps=training.steps, lr=training.lr
-        )
-
-    def _bill(self, run: Run) -> RoundBill:
-        return RoundBill(run.ledger, self.model.size, self.training.steps, self.network)
+            local.prepare(np.concatenate(needed))
+        for i, request, probed, answered in probes:
+            costs[i].probe(request, probed, answered)
+            answers = self._answers(local, i, request, answered)
+            self._observe(self.runs[i], answers, "probe")
+            self._select(self.runs[i], available, request)
+        return local, costs, self._measures(local) if measured else []
 
     def _in_time(
         self, clients: IndexArray, seconds: Callable[[IndexArray], Float64Array]
@@ -141,30 +241,49 @@ class Simulation:
         """Return the clients that neither fail nor miss the deadline."""
         settings = self.network.settings
         if settings.dropout > 0.0:
-            clients = clients[~self.network.fails(self.round, clients)]
+            clients = clients[~self.network.fails(self.server_round, clients)]
         if settings.deadline is not None:
             clients = clients[seconds(clients) <= settings.deadline]
         return clients
 
-    def _select(self, run: Run, available: tuple[int, ...]) -> None:
-        last, run.cohort = run.cohort, run.scheduler.select(self.round, available, self.training.m)
-        # A scheduler that keeps its cohort for some rounds gives the same tuples.
+    def _observe(self, run: Run, reports: ReportTable, source: Source) -> None:
+        server_round = self.server_round
+        run.call(server_round, run.scheduler.observe, server_round, reports, source)
+
+    def _select(self, run: Run, available: tuple[int, ...], request: Request) -> None:
+        """Let a scheduler select, and announce its cohort."""
+        server_round, m, last = self.server_round, self.training.m, run.cohort
+        run.cohort = run.call(server_round, run.scheduler.select, server_round, available, m)
+        # A scheduler that keeps its cohort for some rounds returns the same tuples.
         if run.cohort.clients is not last.clients or run.cohort.weights is not last.weights:
-            run.chosen = np.array(run.cohort.clients, dtype=np.intp)
-            run.shares = np.array(run.cohort.weights) * self._p[run.chosen]
-        run.counts[run.chosen] += 1
+            run.selected = np.array(run.cohort.clients, dtype=np.intp)
+            run.cohort_weights = np.array(run.cohort.weights) * self._p[run.selected]
+        run.counts[run.selected] += 1
+        if self.observers and (observers := listeners(self.observers, "on_selection")):
+            event = SelectionEvent(
+                run=run.name,
+                seed=self.seed,
+                server_round=server_round,
+                scheduler=run.scheduler,
+                available=available,
+                pending=(),
+                request=request,
+                cohort=run.cohort,
+            )
+            for observer in observers:
+                observer.on_selection(event)
 
     def _answers(
-        self, work: Work, index: int, request: Request, clients: IndexArray
+        self, local: LocalTraining, index: int, request: Request, clients: IndexArray
     ) -> ReportTable:
         """Return what clients answer to a request."""
         signals: dict[str, Any] = {}
         if clients.size == 0:
             return self._table(clients)
         if "loss" in request.signals:
-            signals["loss"] = work.losses(index, clients)
+            signals["loss"] = local.losses(index, clients)
         if request.signals & {"norm", "update"}:
-            rows = work.updates(index, clients)
+            rows = local.updates(index, clients)
             if "norm" in request.signals:
                 signals["norm"] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
             if "update" in request.signals:
@@ -176,61 +295,78 @@ class Simulation:
 
     def _table(self, clients: IndexArray, **signals: Any) -> ReportTable:
         """Return what clients report: signals, and what they always say of themselves."""
-        examples, compute, traffic = self._facts
-        return ReportTable(
-            tuple(clients.tolist()),
-            self.round,
-            **signals,
-            examples=examples.take(clients),
-            compute_seconds=compute.take(clients),
-            communication_seconds=traffic.take(clients),
-        )
+        facts = {name: column.take(clients) for name, column in self._facts.items()}
+        return ReportTable(tuple(clients.tolist()), self.server_round, **signals, **facts)
 
-    def _train(self, work: Work, bills: list[RoundBill]) -> None:
-        chosen: Chosen = []
-        for run, bill in zip(self.runs, bills, strict=True):
-            arrived = self._in_time(run.chosen, bill.training_seconds)
-            bill.training(run.chosen, arrived)
-            chosen.append((arrived, self._weights(run, arrived)))
-        arrivals = [clients for clients, _ in chosen if clients.size]
+    def _train(self, local: LocalTraining, costs: list[RoundCosts]) -> None:
+        """Train the cohorts, aggregate what arrives in time, and announce the round."""
+        server_round = self.server_round
+        arrived: WeightedCohorts = []
+        for run, cost in zip(self.runs, costs, strict=True):
+            clients = self._in_time(run.selected, cost.training_seconds)
+            cost.training(run.selected, clients)
+            arrived.append((clients, self._weights(run, clients)))
+        arrivals = [clients for clients, _ in arrived if clients.size]
         update: FloatArray | None = None
         if arrivals:
-            work.prepare(np.concatenate(arrivals))
-            update = work.aggregate(chosen)
+            local.prepare(np.concatenate(arrivals))
+            update = local.aggregate(arrived)
         for i, run in enumerate(self.runs):
-            if "training" in run.scheduler.remembers:
+            if "training" in run.scheduler.observed_sources:
                 request = Request(
                     run.cohort.clients, frozenset({"loss", "update"}), run.scheduler.sketch
                 )
-                answers = self._answers(work, i, request, chosen[i][0])
-                run.scheduler.observe(self.round, answers, "training")
-        if update is None:
-            return
-        rate = self.training.lr if self.training.server_lr is None else self.training.server_lr
-        self.ws = self.ws - self.ws.dtype.type(rate) * update
+                self._observe(run, self._answers(local, i, request, arrived[i][0]), "training")
+        if update is not None:
+            lr, server_lr = self.training.lr, self.training.server_lr
+            rate = lr if server_lr is None else server_lr
+            self.parameters = self.parameters - self.parameters.dtype.type(rate) * update
+        self.server_round += 1
+        if self.observers and (observers := listeners(self.observers, "on_round")):
+            for run, cost, (clients, _) in zip(self.runs, costs, arrived, strict=True):
+                event = RoundEvent(
+                    run=run.name,
+                    seed=self.seed,
+                    server_round=server_round,
+                    scheduler=run.scheduler,
+                    trained=tuple(clients.tolist()),
+                    costs=cost.spent(),
+                )
+                for observer in observers:
+                    observer.on_round(event)
+
+    def _announce_record(self, record: dict[str, Any]) -> None:
+        event = EvaluationEvent(
+            run=record["scheduler"],
+            seed=self.seed,
+            server_round=record["server_round"],
+            record=record,
+        )
+        for observer in self.observers:
+            observer.on_evaluation(event)
 
     def _weights(self, run: Run, arrived: IndexArray) -> Float64Array:
-        """Return what each arrived update counts: p w, normalised unless the cohort says not."""
-        shares = run.shares
-        if arrived.size < run.chosen.size:
-            shares = shares[np.isin(run.chosen, arrived)]
+        """Return the aggregation weights p w, normalised unless the cohort says otherwise."""
+        weights = run.cohort_weights
+        if arrived.size < run.selected.size:
+            weights = weights[np.isin(run.selected, arrived)]
         if not run.cohort.normalise:
-            return shares
+            return weights
         if self.training.paper_literal_weights:
-            return shares / max(run.chosen.size, 1)
-        return shares / shares.sum() if shares.size else shares
+            return weights / max(run.selected.size, 1)
+        return weights / weights.sum() if weights.size else weights
 
-    def _measures(self, work: Work) -> list[dict[str, Any]]:
+    def _measures(self, local: LocalTraining) -> list[dict[str, Any]]:
         """Return each run's selection bias at this round's model and batches."""
         n = len(self.federation.clients)
         everyone = np.arange(n)
-        work.prepare(everyone)
+        local.prepare(everyone)
         entries = []
         for i, run in enumerate(self.runs):
-            updates = work.updates(i, everyone).astype(np.float64)
+            updates = local.updates(i, everyone).astype(np.float64)
             gram = updates @ updates.T
             weights = np.zeros(n)
-            weights[run.chosen] = self._weights(run, run.chosen)
+            weights[run.selected] = self._weights(run, run.selected)
             entry: dict[str, Any] = {
                 "bias": metrics.selection_bias(gram, weights, self._p),
                 "gradient_norm": math.sqrt(max(float(self._p @ gram @ self._p), 0.0)),
@@ -239,21 +375,27 @@ class Simulation:
                 upper = gram[np.triu_indices(n)]
                 entry["cohort_weights"] = weights
                 entry["gram"] = [float(f"{value:.6g}") for value in upper]
-                entry["batch_losses"] = [float(x) for x in work.losses(i, everyone)]
+                entry["batch_losses"] = [float(x) for x in local.losses(i, everyone)]
             entries.append(entry)
         return entries
 
     def evaluate(self, *, final: bool = False) -> list[dict[str, Any]]:
-        """Return one record for each run: how its model does, what was spent and chosen so far."""
+        """Return a record of each run: accuracies, and what was spent and selected so far.
+
+        Parameters
+        ----------
+        final
+            Whether this is the last record, which has an entry for each client at any number.
+        """
         records = []
         groups = self.federation.groups
         n = len(self.federation.clients)
-        tests = self.federation.test(self.model, self.ws)
+        tests = self.federation.test(self.model, self.parameters)
         for run, (accuracy, losses) in zip(self.runs, tests, strict=True):
             record: dict[str, Any] = {
                 "scheduler": run.name,
                 "seed": self.seed,
-                "round": self.round,
+                "server_round": self.server_round,
                 **metrics.summary(accuracy),
                 "test_loss": float(losses.mean()),
                 "jain": metrics.jain(run.counts),
@@ -271,14 +413,14 @@ class Simulation:
         return records
 
     def state(self) -> dict[str, Any]:
-        """Return all that is needed to go on."""
+        """Return what a resumed run needs, as JSON values and arrays."""
         return {
-            "round": self.round,
-            "ws": self.ws,
+            "server_round": self.server_round,
+            "parameters": self.parameters,
             "runs": [
                 {
                     "name": run.name,
-                    "scheduler": run.scheduler.state(),
+                    "scheduler": run.call(None, run.scheduler.state),
                     "ledger": run.ledger.as_dict(),
                     "counts": run.counts,
                 }
@@ -287,22 +429,22 @@ class Simulation:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go back to a state."""
+        """Resume from a state."""
         names = [saved["name"] for saved in state["runs"]]
         if names != [run.name for run in self.runs]:
             raise ValueError(f"the state is of {names}, not of {[run.name for run in self.runs]}")
-        ws = np.array(state["ws"])
-        if (ws.shape, ws.dtype) != (self.ws.shape, self.ws.dtype):
+        parameters = np.array(state["parameters"])
+        if (parameters.shape, parameters.dtype) != (self.parameters.shape, self.parameters.dtype):
             raise ValueError(
-                f"the state's models are {ws.dtype} of shape {ws.shape}, not {self.ws.dtype} of "
-                f"shape {self.ws.shape}"
+                f"the state's parameters are {parameters.dtype} of shape {parameters.shape}, not "
+                f"{self.parameters.dtype} of shape {self.parameters.shape}"
             )
-        self.round, self.ws = int(state["round"]), ws
+        self.server_round, self.parameters = int(state["server_round"]), parameters
         for run, saved in zip(self.runs, state["runs"], strict=True):
             counts = np.array(saved["counts"])
             if counts.shape != run.counts.shape:
                 raise ValueError(f"the state is of {counts.size} clients, not {run.counts.size}")
-            run.scheduler.restore(saved["scheduler"])
+            run.call(None, run.scheduler.restore, saved["scheduler"])
             run.ledger = Ledger(**saved["ledger"])
             run.counts = counts
 

@@ -1,8 +1,8 @@
-"""The clients of a simulation: whose data is whose, and which examples make a mini-batch.
+"""The clients of a simulation: their data, their mini-batches, and the evaluation on their data.
 
-A mini-batch is a function of (seed, round, client) alone. Compared runs therefore train on the
-same batches (common random numbers), whoever else is in the comparison, and any round can be
-computed again. Examples are drawn with replacement.
+A mini-batch is a function of (seed, round, client). Compared runs therefore train on the same
+batches (common random numbers), independently of the other runs, and any round can be recomputed.
+Examples are sampled with replacement.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from adcs.dpp.kernel import Float64Array, FloatArray, IndexArray
-from adcs.signals.hashing import GOLDEN, hashes, mix
-from adcs.simulation.data import Dataset
+from adcs._hashing import GOLDEN, hashes, mix
+from adcs._types import Float64Array, FloatArray, IndexArray
+from adcs.simulation.datasets.dataset import Dataset
 from adcs.simulation.models import Labels, Model, widened
 from adcs.simulation.partition import Partition
 
@@ -24,26 +24,34 @@ TEST_CHUNK = 2000
 """Test examples evaluated at a time."""
 
 KEPT_TEST_NUMBERS = 25_000_000
-"""Test features are kept converted up to this many: 100 MB as float32."""
+"""Up to this many test features are kept converted to floats: 100 MB as float32."""
 
 FEW_EXAMPLES, AHEAD = 2000, 32
-"""Up to so many examples in a round, everyone's are drawn for so many rounds at a time, which
-costs little more than one round's."""
+"""Rounds with at most this many examples are sampled this many at a time, which costs little more
+than sampling one round."""
 
 
 class Federation:
-    """A data set divided among clients 0 .. N-1.
+    """A data set divided among clients 0, ..., N - 1.
 
     Parameters
     ----------
     dataset, partition
-        What the clients hold.
+        The data, and the examples of each client.
     batch_size
         Examples in a mini-batch.
     seed
         Seed of the mini-batches.
     dtype
-        Type of the numbers that models compute in.
+        The floating-point type of models.
+
+    Examples
+    --------
+    >>> from adcs.simulation import load, make_partition
+    >>> data = load("synthetic:clusters=2,dimension=3")
+    >>> federation = Federation(data, make_partition(data, "iid", 6, seed=0), batch_size=4)
+    >>> federation.examples(0, np.array([1, 5])).shape
+    (2, 4)
     """
 
     def __init__(
@@ -63,54 +71,56 @@ class Federation:
         self.clients = tuple(range(self.sizes.size))
         self._order = np.concatenate(partition.train)
         self._start = np.cumsum(self.sizes) - self.sizes
-        # The state of the hash once seed and client are in it.
+        # The state of the hash after seed and client.
         self._keys = hashes(seed, np.arange(self.sizes.size))
         self._ahead: dict[int, tuple[int, IndexArray]] = {}
 
     @property
     def groups(self) -> IndexArray | None:
-        """The group of each client, where the partition has groups."""
+        """The group of each client; None if the partition has no groups."""
         return None if self.partition.groups is None else np.asarray(self.partition.groups)
 
-    def examples(self, round: int, clients: IndexArray, steps: int = 1) -> IndexArray:
+    def examples(self, server_round: int, clients: IndexArray, steps: int = 1) -> IndexArray:
         """Return the training examples of the clients' mini-batches: k x (steps * batch)."""
-        chosen: IndexArray
+        found: IndexArray
         if self.sizes.size * self.batch_size * steps <= FEW_EXAMPLES:
-            start = round - round % AHEAD
+            start = server_round - server_round % AHEAD
             if self._ahead.get(steps, (-1,))[0] != start:
                 everyone = np.arange(self.sizes.size)
-                drawn = self._drawn(np.arange(start, start + AHEAD), everyone, steps)
-                self._ahead[steps] = (start, drawn)
-            chosen = self._ahead[steps][1][round - start].take(clients, axis=0)
+                sampled = self._sample(np.arange(start, start + AHEAD), everyone, steps)
+                self._ahead[steps] = (start, sampled)
+            found = self._ahead[steps][1][server_round - start].take(clients, axis=0)
         else:
-            chosen = self._drawn(np.array([round]), clients, steps)[0]
-        return chosen
+            found = self._sample(np.array([server_round]), clients, steps)[0]
+        return found
 
-    def _drawn(self, rounds: IndexArray, clients: IndexArray, steps: int) -> IndexArray:
+    def _sample(self, rounds: IndexArray, clients: IndexArray, steps: int) -> IndexArray:
         """Return the examples of some rounds: rounds x k x (steps * batch)."""
         with np.errstate(over="ignore"):
             turn = mix(self._keys[clients] + GOLDEN * (rounds + 1).astype(np.uint64)[:, None])
-            place = np.arange(1, steps * self.batch_size + 1, dtype=np.uint64)
-            bits = mix(turn[..., None] + GOLDEN * place)
+            position = np.arange(1, steps * self.batch_size + 1, dtype=np.uint64)
+            bits = mix(turn[..., None] + GOLDEN * position)
         within = ((bits >> np.uint64(32)) * self.sizes[clients].astype(np.uint64)[:, None]) >> (
             np.uint64(32)
         )
-        chosen: IndexArray = self._order[self._start[clients][:, None] + within.astype(np.intp)]
-        return chosen
+        found: IndexArray = self._order[self._start[clients][:, None] + within.astype(np.intp)]
+        return found
 
-    def batches(self, round: int, clients: IndexArray, steps: int = 1) -> tuple[FloatArray, Labels]:
+    def batches(
+        self, server_round: int, clients: IndexArray, steps: int = 1
+    ) -> tuple[FloatArray, Labels]:
         """Return the clients' mini-batches: x is k x (steps * batch) x features."""
-        index = self.examples(round, clients, steps)
+        index = self.examples(server_round, clients, steps)
         x = self.features(self.dataset.x_train, index.ravel())
         return x.reshape(*index.shape, -1), self.dataset.y_train.take(index)
 
     def all_of(self, client: int) -> tuple[FloatArray, Labels]:
-        """Return everything a client trains on."""
+        """Return all training examples of a client."""
         index = self.partition.train[client]
         return self.features(self.dataset.x_train, index), self.dataset.y_train[index]
 
     def features(self, x: NDArray[Any], index: IndexArray | slice) -> FloatArray:
-        """Return rows of stored features as numbers to compute with, pixels in [0, 1]."""
+        """Return rows of stored features as floats, pixels in [0, 1]."""
         rows = x.take(index, axis=0) if isinstance(index, np.ndarray) else x[index]
         numbers: FloatArray = rows.astype(self.dtype)
         if self.dataset.scale != 1.0:
@@ -119,13 +129,12 @@ class Federation:
 
     @cached_property
     def _tested(self) -> tuple[FloatArray | None, Labels, IndexArray, Any]:
-        """The test examples that any client has, and the matrix that says who has which."""
+        """The test examples of all clients, and the matrix of which client has which example."""
         parts = self.partition.test
         used, inverse = np.unique(np.concatenate(parts), return_inverse=True)
         rows = np.repeat(np.arange(len(parts)), [part.size for part in parts])
         shape = (len(parts), used.size)
         holds = sparse.csr_matrix((np.ones(rows.size), (rows, inverse)), shape=shape)
-        # Kept as numbers to compute with while they are not too many.
         few = used.size * self.dataset.x_test.shape[1] <= KEPT_TEST_NUMBERS
         x = self.features(self.dataset.x_test, used) if few else None
         return x, self.dataset.y_test[used], used, holds

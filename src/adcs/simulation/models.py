@@ -1,8 +1,8 @@
 """Models as flat parameter vectors, and passes that serve many runs at once.
 
-A model of one's own implements `Model`: initial parameters, loss and gradient, predict. The models
-here also implement `WideModel`, by which one pass over the data serves all compared runs: they
-share each client's mini-batch, so that the first layer of all of them is one wide GEMM.
+A user's model implements `Model`: initial parameters, loss and gradient, predictions. The models
+here also implement `WideModel`: one pass over the data serves all compared runs. The runs share
+each client's mini-batch, so the first layers of all runs are one wide GEMM.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from adcs.dpp.kernel import FloatArray, IndexArray
+from adcs._types import FloatArray, IndexArray
 
 SAFE_LOGIT = 60.0
-"""Exponentials of logits within this are safe in float32, and their sums have room to spare."""
+"""Exponentials of logits within this bound, and their sums, do not overflow in float32."""
 
 Labels = NDArray[np.integer[Any]]
 
 
 class Model(Protocol):
-    """What the engine needs of a model. Parameters and gradients are vectors of `size` numbers."""
+    """What the engine needs of a model; parameters and gradients are vectors of `size` numbers."""
 
     size: int
 
     def initial(self, seed: int) -> FloatArray:
-        """Return the parameters to start from."""
+        """Return the initial parameters."""
 
     def loss_and_gradient(
         self, w: FloatArray, x: FloatArray, y: Labels
@@ -63,14 +63,14 @@ class WideModel(Protocol):
         """Return the pass of runs with parameters `ws` over batches x (n x batch x features)."""
 
     def stacked(self, ws: FloatArray, x: FloatArray, y: Labels) -> tuple[FloatArray, FloatArray]:
-        """Return losses and gradients of models `ws`, each on a batch of its own."""
+        """Return losses and gradients of models `ws`, each on its own batch."""
 
     def wide_predict(self, ws: FloatArray, x: FloatArray) -> Sequence[FloatArray]:
         """Return the logits of several runs on the same examples."""
 
 
 def widened(model: Model) -> WideModel:
-    """Return what serves several runs: the model itself if it can, else a loop over them."""
+    """Return the model itself if it serves several runs, else a loop over runs."""
     return model if isinstance(model, WideModel) else Looped(model)
 
 
@@ -108,8 +108,8 @@ class LoopPass:
 
     def gradients(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the gradients of one run on some of the clients."""
-        chosen: FloatArray = self._gradients[run, clients]
-        return chosen
+        rows: FloatArray = self._gradients[run, clients]
+        return rows
 
     def aggregate(self, weights: FloatArray) -> FloatArray:
         """Return the weighted sums of gradients."""
@@ -212,11 +212,11 @@ class MLP:
 
 
 class _WidePass:
-    """One forward pass of all runs; what flows back is computed when it is asked for.
+    """One forward pass of all runs; the backward pass is computed when it is needed.
 
     Rows are the examples of all batches, one client after the other. The first layer's outputs
-    lie side by side (rows x runs x units), so that it is one GEMM forward and one back; upper
-    layers, if any, are stacked by run.
+    are rows x runs x units, so that it is one GEMM forward and one backward; upper layers, if any,
+    are stacked by run.
     """
 
     def __init__(self, model: MLP, ws: FloatArray, x: FloatArray, y: Labels) -> None:
@@ -303,17 +303,17 @@ def _collect(slot: tuple[FloatArray, FloatArray], delta: FloatArray, inputs: Flo
 
 
 def _cross_entropy(logits: FloatArray, y: Labels) -> tuple[FloatArray, FloatArray]:
-    """Return the loss's derivative by the logits (in their place), and the loss, per example."""
+    """Return the derivative of the loss by the logits, written over them, and each loss."""
     shape, classes = logits.shape[:-1], logits.shape[-1]
     z = logits.reshape(-1, classes)
     if not (z.max() < SAFE_LOGIT and z.min() > -SAFE_LOGIT):
         z -= z.max(axis=1)[:, None]
     flat = z.reshape(-1)
     own = (np.arange(0, z.size, classes).reshape(shape) + y).reshape(-1)
-    chosen = flat[own]
+    own_logits = flat[own]
     np.exp(z, out=z)
     total = z @ np.ones(classes, dtype=z.dtype)
-    losses = np.log(total) - chosen
+    losses = np.log(total) - own_logits
     z /= total[:, None]
     flat[own] -= 1
     return z.reshape(logits.shape), losses.reshape(shape)

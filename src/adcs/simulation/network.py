@@ -1,27 +1,29 @@
-"""A virtual network: how fast clients compute and send, when they are there, when they fail.
+"""A virtual network: speeds, availability and failures of clients.
 
-Nothing here has a state. Speeds follow from (seed, client), availability and drop-outs from
-(seed, round, client), so that a resumed run meets the same network.
+The network has no state. Speeds are functions of (seed, client), availability and failures of
+(seed, round, client), so that a resumed run has the same network.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import ndtri
 
-from adcs.dpp.kernel import Float64Array, IndexArray
-from adcs.signals.hashing import uniforms
+from adcs._hashing import uniforms
+from adcs._types import Float64Array, IndexArray
+from adcs.simulation.settings import FORBID_UNKNOWN, check_settings, setting
 
 LONGEST = 10**9
-"""The most rounds in a spell."""
+"""The largest number of rounds of a spell."""
 
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """How a virtual network behaves.
+    """The settings of a virtual network.
 
     Attributes
     ----------
@@ -34,50 +36,39 @@ class NetworkSettings:
         Heterogeneity: each client's speeds are log-normal around the medians with this standard
         deviation of the logarithm. 0 makes all clients alike.
     availability
-        Share of rounds in which a client is there. It comes and goes in spells of about
-        `spell` rounds, each client at its own times.
+        Fraction of rounds in which a client is available. It is available or not for spells of
+        `spell` rounds, which begin at other rounds for each client.
     spell
-        Length of a spell in rounds.
+        Number of rounds of a spell.
     dropout
-        Probability that a client, asked or chosen, does not answer in a round.
+        Probability that a client that is probed or selected does not answer in a round.
     deadline
-        Seconds after which the server no longer waits; None waits for the slowest. It holds for
-        each wait of a round: first for the answers to a probe, if there is one, then for training.
+        Seconds that the server waits; None waits for the slowest client. It applies to each wait
+        of a round: first for the answers to a probe, if there is one, then for training.
     """
 
-    compute_seconds: float = 1.0
-    up_bytes_per_second: float = 1e6
-    down_bytes_per_second: float = 8e6
-    spread: float = 0.8
-    availability: float = 1.0
-    spell: int = 50
-    dropout: float = 0.0
-    deadline: float | None = None
+    compute_seconds: float = setting(1.0, "Median seconds of a client update.", gt=0)
+    up_bytes_per_second: float = setting(1e6, "Median bandwidth from a client.", gt=0)
+    down_bytes_per_second: float = setting(8e6, "Median bandwidth to a client.", gt=0)
+    spread: float = setting(0.8, "Standard deviation of the logarithm of speeds.", ge=0)
+    availability: float = setting(1.0, "Fraction of rounds with a client online.", gt=0, le=1)
+    spell: int = setting(50, "Rounds that a client is online or away.", ge=1, le=LONGEST)
+    dropout: float = setting(0.0, "Probability that a client does not answer.", ge=0, lt=1)
+    deadline: float | None = setting(None, "Seconds that the server waits.", gt=0)
+
+    __pydantic_config__: ClassVar = FORBID_UNKNOWN
 
     def __post_init__(self) -> None:
-        for name in ("compute_seconds", "up_bytes_per_second", "down_bytes_per_second", "deadline"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"network {name} must be above 0, got {value!r}")
-        if not self.spread >= 0:
-            raise ValueError(f"network spread must be at least 0, got {self.spread!r}")
-        if not 0 < self.availability <= 1:
-            raise ValueError(f"network availability must lie in (0, 1], got {self.availability!r}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"network dropout must lie in [0, 1), got {self.dropout!r}")
-        if not isinstance(self.spell, int) or not 1 <= self.spell <= LONGEST:
-            raise ValueError(
-                f"network spell must be a whole number from 1 to {LONGEST:,}, got {self.spell!r}"
-            )
+        check_settings(self, "network")
 
 
 class Network:
-    """The network of one seed.
+    """The virtual network of one seed.
 
     Examples
     --------
     >>> network = Network(NetworkSettings(availability=0.5), clients=1000, seed=0)
-    >>> 400 < len(network.available(round=7)) < 600
+    >>> 400 < len(network.available(server_round=7)) < 600
     True
     """
 
@@ -86,13 +77,13 @@ class Network:
         self._n = clients
         self._seed = seed
         self._everyone = tuple(range(clients))
-        self._present: tuple[object, tuple[int, ...]] = (None, ())
-        # Of each client, for the few tasks that there are.
+        self._available: tuple[object, tuple[int, ...]] = (None, ())
+        # Seconds of each client by task: down, work, up.
         self._seconds: dict[tuple[float, float, float], Float64Array] = {}
 
     @cached_property
     def compute_seconds(self) -> Float64Array:
-        """Time of one update of each client."""
+        """Seconds of one update of each client."""
         return self.settings.compute_seconds * self._spread(1)
 
     @cached_property
@@ -110,25 +101,27 @@ class Network:
         spread: Float64Array = np.exp(self.settings.spread * normal)
         return spread
 
-    def available(self, round: int) -> tuple[int, ...]:
-        """Return the clients that are there in a round."""
+    def available(self, server_round: int) -> tuple[int, ...]:
+        """Return the clients that are available in a round."""
         if self.settings.availability >= 1.0:
             return self._everyone
         clients = np.arange(self._n)
         phase = (uniforms(self._seed, 12, clients) * self.settings.spell).astype(np.intp)
-        spell = (round + phase) // self.settings.spell
-        there = uniforms(self._seed, 13, clients, spell) < self.settings.availability
-        key = there.tobytes()
-        if self._present[0] != key:
-            self._present = (key, tuple(np.flatnonzero(there).tolist()))
-        return self._present[1]
+        spell = (server_round + phase) // self.settings.spell
+        online = uniforms(self._seed, 13, clients, spell) < self.settings.availability
+        key = online.tobytes()
+        if self._available[0] != key:
+            self._available = (key, tuple(np.flatnonzero(online).tolist()))
+        return self._available[1]
 
-    def fails(self, round: int, clients: IndexArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def fails(
+        self, server_round: int, clients: IndexArray
+    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Return which clients do not answer in a round."""
         if self.settings.dropout == 0.0:
             return np.zeros(clients.size, dtype=bool)
         failed: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-            uniforms(self._seed, 14, round, clients) < self.settings.dropout
+            uniforms(self._seed, 14, server_round, clients) < self.settings.dropout
         )
         return failed
 

@@ -1,4 +1,7 @@
-"""Which client holds which examples: by class, Dirichlet, in shards, or at random."""
+"""Partitions of a data set among clients: by class, Dirichlet, shards, IID.
+
+A new kind is a function of (dataset, clients, settings, seed) and an entry of `KINDS`.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,16 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from adcs.dpp.kernel import Float64Array, IndexArray
-from adcs.simulation.dataset import Dataset
-from adcs.simulation.names import hint
+from adcs._types import Float64Array, IndexArray
+from adcs._validation import did_you_mean
+from adcs.simulation.datasets.dataset import Dataset
 
 Rng = np.random.Generator
 
-LEAST_TEST = 10  # a client is tested on at least so many examples, where the data has them
+LEAST_TEST = 10  # the smallest number of test examples of a client, if the data set has them
 
 EXAMPLES = {"alpha": 0.5}
-"""A value for each setting that has no default."""
+"""Values that errors suggest for settings without a default."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +37,7 @@ class Partition:
 
     Examples
     --------
-    >>> from adcs.simulation.dataset import from_arrays
+    >>> from adcs.simulation.datasets.dataset import from_arrays
     >>> data = from_arrays(np.eye(4), [0, 1, 0, 1], np.eye(4), [0, 1, 0, 1])
     >>> partition = by_class(data, 2, seed=0)
     >>> len(partition), partition.groups, partition.train[1], partition.test[1]
@@ -69,15 +72,15 @@ def make_partition(
     kind : str
         ``by-class``, ``dirichlet``, ``shards`` or ``iid``.
     clients : int
-        How many clients share the data.
+        Number of clients.
     seed : int
-        Same data, settings and seed: same partition, in any process.
+        The same data, settings and seed give the same partition in any process.
     **settings
         Those of the function of that name.
 
     Examples
     --------
-    >>> from adcs.simulation.synthetic import synthetic
+    >>> from adcs.simulation.datasets.synthetic import synthetic
     >>> len(make_partition(synthetic(), "dirichlet", 20, alpha=0.3, seed=0))
     20
     """
@@ -86,7 +89,7 @@ def make_partition(
 
 
 def check_settings(kind: str, settings: Iterable[str]) -> dict[str, Any]:
-    """Refuse settings that a kind does not take, or lacks; return the type hints of all it takes.
+    """Check the settings of a kind; return the type hints of all its settings.
 
     >>> check_settings("shards", ["per_client"])
     {'per_client': <class 'int'>}
@@ -96,12 +99,13 @@ def check_settings(kind: str, settings: Iterable[str]) -> dict[str, Any]:
     takes = {k: v for k, v in parameters.items() if k not in ("dataset", "clients", "seed")}
     for setting in settings:
         if setting not in takes:
-            raise ValueError(f"{setting!r} is no setting of {name}; it takes {', '.join(takes)}")
+            known = did_you_mean(setting, [*takes, "clients", "kind"])
+            raise ValueError(f"{setting!r} is no setting of {name}; {known}")
     for setting, parameter in takes.items():
         if parameter.default is parameter.empty and setting not in settings:
             raise ValueError(
                 f"a {name} partition needs {setting}, for example "
-                f"--partition-settings {setting}={EXAMPLES[setting]}"
+                f"--partition-settings {setting}={EXAMPLES.get(setting, 'VALUE')}"
             )
     hints = get_type_hints(KINDS[name])
     return {setting: hints[setting] for setting in takes}
@@ -111,7 +115,7 @@ def _named(kind: str) -> str:
     """Return the name of a kind as `KINDS` has it."""
     name = kind.lower().replace("_", "-")
     if name not in KINDS:
-        raise ValueError(f"{kind!r} is no kind of partition; {hint(name, KINDS)}")
+        raise ValueError(f"{kind!r} is no kind of partition; {did_you_mean(name, KINDS)}")
     return name
 
 
@@ -137,7 +141,7 @@ def by_class(
 
     Examples
     --------
-    >>> from adcs.simulation.synthetic import synthetic
+    >>> from adcs.simulation.datasets.synthetic import synthetic
     >>> partition = by_class(synthetic(4), 8, seed=0)
     >>> partition.groups, partition.train[0].size, partition.test[0].size
     (array([0, 0, 1, 1, 2, 2, 3, 3]), 100, 50)
@@ -196,7 +200,7 @@ def iid(dataset: Dataset, clients: int, *, sizes: str = "balanced", seed: int) -
 
     Examples
     --------
-    >>> from adcs.simulation.synthetic import synthetic
+    >>> from adcs.simulation.datasets.synthetic import synthetic
     >>> [part.size for part in iid(synthetic(4, per_cluster=5), 3, seed=0).train]
     [7, 7, 6]
     """
@@ -238,7 +242,7 @@ def dirichlet(
 
     Examples
     --------
-    >>> from adcs.simulation.synthetic import synthetic
+    >>> from adcs.simulation.datasets.synthetic import synthetic
     >>> data = synthetic(4)
     >>> partition = dirichlet(data, 10, 0.01, seed=0)
     >>> sum(part.size for part in partition.train)
@@ -255,7 +259,7 @@ def dirichlet(
     log_gamma = np.log(rng.standard_gamma(shape + 1.0, (clients, dataset.classes)))
     log_gamma += np.log1p(-rng.random(log_gamma.shape)) / shape
     table = np.zeros((clients, dataset.classes), dtype=np.intp)
-    # Each pass fills every place or uses up a class: no more passes than classes.
+    # Each pass fills every client or uses up a class: there are at most as many passes as classes.
     while (open_rows := np.flatnonzero(missing)).size:
         left = supply - table.sum(axis=0)
         logs = np.where(left > 0, log_gamma[open_rows], -np.inf)
@@ -290,7 +294,7 @@ def shards(dataset: Dataset, clients: int, *, per_client: int = 2, seed: int) ->
 
     Examples
     --------
-    >>> from adcs.simulation.synthetic import synthetic
+    >>> from adcs.simulation.datasets.synthetic import synthetic
     >>> data = synthetic(4)
     >>> partition = shards(data, 2, per_client=1, seed=0)
     >>> [np.unique(data.y_train[part]).tolist() for part in partition.train]
@@ -351,7 +355,7 @@ def _split(order: IndexArray, counts: IndexArray) -> list[IndexArray]:
 
 
 def _deal(table: IndexArray, pools: list[IndexArray], rng: Rng) -> list[IndexArray]:
-    """Give client i table[i, c] different examples of pool c; shared only when a pool runs out.
+    """Give client i table[i, c] different examples of pool c; clients share when a pool runs out.
 
     Each pool is shuffled and read in a circle, so one deal never repeats within a client as long
     as it asks for no more than the pool has.

@@ -1,13 +1,13 @@
-"""The paper's theory as functions: bounds one can compute, assumptions one can check."""
+"""The paper's theory as functions: bounds, checks of their assumptions, and certificates."""
 
 from adcs.theory.bias import bias, general_bound, share_bound
 from adcs.theory.certificate import Certificate, certify, least_gain
-from adcs.theory.clustering import find_clusters
 from adcs.theory.clusters import (
     ClusterCheck,
     Condition,
     StrongClusterBounds,
     check_clusters,
+    find_clusters,
     strong_cluster_bounds,
 )
 from adcs.theory.convergence import (
@@ -26,6 +26,7 @@ from adcs.theory.estimates import (
     softmax_smoothness,
     uniform_selection_variance,
 )
+from adcs.theory.gram import cosines, from_triangle
 
 __all__ = [
     "Certificate",
@@ -40,7 +41,9 @@ __all__ = [
     "certify",
     "check_clusters",
     "convergence_bound",
+    "cosines",
     "find_clusters",
+    "from_triangle",
     "general_bound",
     "largest_norm",
     "least_gain",

@@ -1,7 +1,7 @@
-"""The general bound on the selection bias ||g_S - g_N||: it holds for every cohort.
+"""The general bound on the selection bias ||g_S - g_N||, which holds for every cohort.
 
-Write g_S - g_N = G v, where v = a - p: what the cohort gives each update, less what it should
-get. For uniform p, ||G v||^2 = v^T L v <= lambda_max(L) ||v||^2 = lambda_max(L) (1/m - 1/N).
+Write g_S - g_N = G v, where v = a - p: each update's weight in the cohort minus its weight in the
+objective. For uniform p, ||G v||^2 = v^T L v <= lambda_max(L) ||v||^2 = lambda_max(L) (1/m - 1/N).
 
 For weights p, a_i = p_i / P_S on the cohort, P_S its total weight. With D = diag(p) and
 x = D^{-1/2} v, ||G v||^2 = x^T D^{1/2} L D^{1/2} x, and ||x||^2 = sum (a_i - p_i)^2 / p_i, which is
@@ -10,8 +10,9 @@ P_S (1/P_S - 1)^2 + (1 - P_S) = 1/P_S - 1. So
     ||g_S - g_N|| <= sqrt(lambda_max(D^{1/2} L D^{1/2}) (1/P_S - 1)),
 
 the uniform bound when p_i = 1/N and P_S = m/N. Moreover v sums to zero, so x is orthogonal to
-sqrt(p): the mean update may be taken out of all of them first, and lambda_max becomes the largest
-eigenvalue of the updates' weighted covariance. That is the centred bound, never the larger one.
+sqrt(p): the mean update may be subtracted from all of them first, and lambda_max becomes the
+largest eigenvalue of the updates' weighted covariance. That is the centred bound, which is never
+the larger one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adcs.dpp.kernel import Float64Array, check_m
+from adcs._types import Float64Array
+from adcs.dpp.kernel import check_m
 from adcs.metrics import selection_bias
 from adcs.theory.gram import as_weights, cohort_shares, gram_matrix
 
@@ -37,20 +39,20 @@ def general_bound(
     Parameters
     ----------
     updates
-        N x d, a row for each client; or else `gram`.
+        N x d, one row for each client; or pass `gram`.
     m
         Cohort size.
     gram
-        N x N inner products of updates, in place of them.
+        N x N inner products of updates, instead of them.
     weights
-        The clients' weights p in the objective; None is uniform. With other weights the bound is
-        that of the cohort with the least total weight.
+        The clients' weights p in the objective; None means uniform. With other weights the bound
+        is that of the cohort with the least total weight.
     centred
-        Take the mean update out first, which gives the sharper bound.
+        Subtract the mean update first, which gives the sharper bound.
 
     Examples
     --------
-    Four clients with much in common and two opinions.
+    Four clients with a large common part, in two opposite pairs.
 
     >>> updates = [[5.0, 1.0], [5.0, 1.0], [5.0, -1.0], [5.0, -1.0]]
     >>> round(general_bound(updates, m=2), 12), round(general_bound(updates, m=2, centred=True), 12)
@@ -68,9 +70,9 @@ def general_bound(
 def share_bound(
     gram: ArrayLike, shares: ArrayLike, weights: ArrayLike | None = None, *, centred: bool = False
 ) -> float:
-    """Return the bound for one cohort, given what it gives each client's update.
+    """Return the bound for one cohort, given the weight (share) of each client's update in it.
 
-    The shares may be any, also such that do not sum to one; the centred bound needs a sum of one.
+    The shares need not sum to one, except for the centred bound.
 
     >>> gram = [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     >>> round(share_bound(gram, [1.0, 0.0, 0.0]) ** 2, 12)
@@ -104,7 +106,7 @@ def bias(
 
 
 def _spread(gram: Float64Array, p: Float64Array, centred: bool) -> float:
-    """Return lambda_max(D^{1/2} L D^{1/2}), after the mean is taken out if so wished."""
+    """Return lambda_max(D^{1/2} L D^{1/2}), of the centred updates if centred."""
     if centred:
         mean = gram @ p
         gram = gram - mean[:, None] - mean[None, :] + p @ mean

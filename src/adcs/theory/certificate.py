@@ -1,9 +1,9 @@
-"""How far a chosen set can be from the best one: upper bounds on the optimum, the least of them.
+"""Certificates: upper bounds on the optimum, and the distance of a chosen set from them.
 
 The objective F(S) = (1 - theta) log det C_S + theta sum q is submodular with F(empty) = 0: the gain
-of a row only shrinks as the set grows. It is monotone only where no gain is ever negative, and
-log det of a similarity is not: with ones on the diagonal every gain of it is at most zero. So the
-usual bound, F(S) plus the m largest remaining gains, is wrong here. These hold always:
+of a row only shrinks as the set grows. It is monotone only if no gain is negative, but with
+ones on the diagonal every gain of log det is at most zero. So the usual bound, F(S) plus the m
+largest remaining gains, does not hold here. These always hold:
 
 singletons   F(T) <= sum over T of F({i}): the m largest theta q_i (Hadamard).
 eigenvalues  log det L_T is at most the sum of the m largest log eigenvalues of L = Q C Q
@@ -13,8 +13,18 @@ gains        F(T) <= F(S) + sum_{T less S} F(i | S) - sum_{S less T} F(j | all b
              the last sum is not negative and may be dropped, which is the usual bound. Used
              for S the chosen set and for S = all rows.
 greedy       (1 - 1/e): see `least_gain`.
-relaxation   a concave function on fractional sets that is F on sets ("linx", Anstreicher 2020):
-             see `adcs.theory.relaxation`.
+relaxation   a concave function on fractional sets that is F on sets ("linx", Anstreicher 2020).
+
+The relaxation. For x in [0, 1]^N with sum x = m and X = diag(x), let
+
+    phi(x) = (1/2) log det(gamma C X C + I - X) - (m/2) log gamma.
+
+It is concave in x, and at the indicator of a set S it is log det C_S, for any gamma > 0: the Schur
+complement of gamma C_S C_S in the matrix is the identity (K. M. Anstreicher, "Efficient solution of
+maximum-entropy sampling problems", Operations Research 68, 2020). Hence the maximum of
+(1 - theta) phi(x) + theta q x over fractional x is at least that over sets. A concave function lies
+under its tangents, so every x visited on the way gives a valid bound, at the vertex where the
+tangent is largest, and convergence is not needed.
 """
 
 from __future__ import annotations
@@ -24,26 +34,29 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.optimize import minimize_scalar
 
+from adcs._types import Float64Array, IndexArray
 from adcs.dpp.greedy import greedy_map
 from adcs.dpp.kernel import (
-    Float64Array,
-    IndexArray,
     as_quality,
     as_similarity,
     check_m,
     check_theta,
+    combine,
+    log_det,
     objective,
 )
-from adcs.theory.relaxation import relaxed_optimum
 
-_ROUNDING = 1e-9
-_CONDITION = 1e7  # beyond, what an inverse says about gains is not trusted
+_ALLOWANCE = 1e-9  # added to a bound, relatively: rounding must not make it too low
+_GAINS_CONDITION = 1e7  # condition number up to which gains are computed from an inverse
+_RELAXATION_CONDITION = 1e-9  # least ratio of eigenvalues up to which Frank-Wolfe goes on
+_STEPS = 30  # of Frank-Wolfe
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a chosen set is worth, and what no set of its size can exceed.
+    """The objective of a chosen set, and an upper bound for all sets of its size.
 
     Attributes
     ----------
@@ -52,7 +65,7 @@ class Certificate:
     upper
         The least of the bounds on the optimum.
     bounds
-        Every bound by its name; inf where it says nothing.
+        Every bound by its name; inf if it does not apply.
 
     Examples
     --------
@@ -67,7 +80,7 @@ class Certificate:
 
     @property
     def gap(self) -> float:
-        """At most so many nats from optimal."""
+        """The largest possible distance from the optimum, in nats."""
         return self.upper - self.objective if self.upper > self.objective else 0.0
 
     @property
@@ -95,7 +108,7 @@ def certify(
     similarity
         The kernel C, ones on its diagonal.
     chosen
-        The set, found by whatever means.
+        The set, found by any method.
     quality, theta
         As the set was chosen with.
 
@@ -121,11 +134,11 @@ def certify(
         bounds["eigenvalues"] = _eigenvalues(c, q, theta, m)
         bounds["gains"] = min(_gains(c, q, theta, m, index), _gains(c, q, theta, m, np.arange(n)))
         bounds["greedy"] = _greedy(c, q, theta, m)
-        bounds["relaxation"] = relaxed_optimum(c, m, q, theta)
-    # What goes through linear algebra is rounded, and a bound must not be too low.
+        bounds["relaxation"] = _relaxed_optimum(c, m, q, theta)
+    # Linear algebra is rounded, and a bound must not be too low.
     for name, bound in list(bounds.items())[1:]:
         if math.isfinite(bound):
-            bounds[name] = bound + _ROUNDING * max(1.0, abs(bound))
+            bounds[name] = bound + _ALLOWANCE * max(1.0, abs(bound))
     return Certificate(objective=value, upper=min(bounds.values()), bounds=bounds)
 
 
@@ -144,8 +157,8 @@ def least_gain(
 
         max F <= m g + (F(S) - m g) / (1 - 1/e),
 
-    whatever the sign of g. With g = 0 it is the familiar statement; where g is very negative, as
-    for similar rows, it is valid and says little.
+    whatever the sign of g. With g = 0 it is the usual statement. If g is very negative, as for
+    similar rows, the bound is valid but loose.
 
     Examples
     --------
@@ -173,7 +186,7 @@ def _eigenvalues(c: Float64Array, q: Float64Array, theta: float, m: int) -> floa
 
 def _top_logs(kernel: Float64Array, m: int) -> float:
     values = np.linalg.eigvalsh(kernel)
-    # Computed eigenvalues err by this much; a bound must not be too low.
+    # Computed eigenvalues have this error, and a bound must not be too low.
     values = np.maximum(values, 0.0) + kernel.shape[0] * np.finfo(np.float64).eps * values[-1]
     return _top(np.log(values), m)
 
@@ -201,16 +214,87 @@ def _last_gains(c: Float64Array, q: Float64Array, theta: float) -> Float64Array:
     if theta == 1.0:
         return q
     values = np.linalg.eigvalsh(c)
-    if values[0] < values[-1] / _CONDITION:
+    if values[0] < values[-1] / _GAINS_CONDITION:
         return np.full(q.size, -math.inf)
     gains: Float64Array = -(1.0 - theta) * np.log(np.linalg.inv(c).diagonal()) + theta * q
     return gains
 
 
 def _greedy(c: Float64Array, q: Float64Array, theta: float, m: int) -> float:
-    """Return what greedy's guarantee says about the optimum."""
+    """Return the bound on the optimum that follows from greedy's guarantee."""
     least = float(_last_gains(c, q, theta).min())
     if not math.isfinite(least):
         return math.inf
     reached = greedy_map(c, m, quality=q, theta=theta).objective
     return m * least + (reached - m * least) / (1.0 - math.exp(-1.0))
+
+
+def _relaxed_optimum(
+    similarity: Float64Array, m: int, quality: Float64Array, theta: float
+) -> float:
+    """Return an upper bound on (1 - theta) log det C_S + theta sum q over sets of m rows.
+
+    By Frank-Wolfe from the uniform x, at the gamma that short runs find best. theta must be below
+    1.
+
+    >>> c = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> round(_relaxed_optimum(c, 2, np.zeros(3), 0.0), 1)
+    0.0
+    """
+    if m == quality.size:  # one set only
+        everyone = np.arange(m)
+        return combine(log_det(similarity, everyone), float(quality.sum()), theta)
+    problem = _Relaxation(similarity, m, quality, theta)
+    # The bound is convex in log gamma (Anstreicher 2020).
+    search = minimize_scalar(
+        lambda t: problem.bound(math.exp(t), steps=6),
+        bounds=(-3.0, 8.0),
+        method="bounded",
+        options={"maxiter": 8},
+    )
+    return min(float(search.fun), problem.bound(math.exp(float(search.x)), steps=_STEPS))
+
+
+class _Relaxation:
+    def __init__(self, c: Float64Array, m: int, q: Float64Array, theta: float) -> None:
+        self.c, self.m, self.q, self.theta = c, m, q, theta
+
+    def bound(self, gamma: float, steps: int) -> float:
+        """Return the least of the tangents' maxima at the points that Frank-Wolfe visits."""
+        n = self.q.size
+        x = np.full(n, self.m / n)
+        best = math.inf
+        for _ in range(steps):
+            values, vectors = np.linalg.eigh(self._matrix(gamma, x))
+            if values[0] < _RELAXATION_CONDITION * values[-1]:
+                break
+            value = self._objective(float(np.log(values).sum()), gamma, x)
+            slope = self._slope((vectors / values) @ vectors.T, gamma)
+            vertex = np.zeros(n)
+            vertex[np.argsort(slope)[n - self.m :]] = 1.0
+            best = min(best, value + float(slope @ (vertex - x)))
+            step = minimize_scalar(
+                lambda t, at=x, d=vertex - x: -self._value(gamma, at + t * d),
+                bounds=(0.0, 1.0),
+                method="bounded",
+                options={"xatol": 1e-3, "maxiter": 8},
+            ).x
+            x = x + step * (vertex - x)
+        return best
+
+    def _value(self, gamma: float, x: Float64Array) -> float:
+        return self._objective(float(np.linalg.slogdet(self._matrix(gamma, x))[1]), gamma, x)
+
+    def _objective(self, log_det: float, gamma: float, x: Float64Array) -> float:
+        phi = 0.5 * (log_det - self.m * math.log(gamma))
+        return (1.0 - self.theta) * phi + self.theta * float(self.q @ x)
+
+    def _slope(self, inverse: Float64Array, gamma: float) -> Float64Array:
+        own = np.einsum("ij,ji->i", self.c @ inverse, self.c)
+        phi = 0.5 * (gamma * own - inverse.diagonal())
+        total: Float64Array = (1.0 - self.theta) * phi + self.theta * self.q
+        return total
+
+    def _matrix(self, gamma: float, x: Float64Array) -> Float64Array:
+        matrix: Float64Array = gamma * (self.c * x) @ self.c + np.diag(1.0 - x)
+        return matrix

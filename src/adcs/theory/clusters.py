@@ -1,16 +1,16 @@
-"""Theorem 1: the bias of ADCS where updates form clusters; its assumption, checked.
+"""Theorem 1: a bound on the bias if updates form clusters, and a check of its assumption.
 
 The clusters C_1 .. C_K have representatives c_k. r is how far an update lies from its own, mu the
-largest |cosine| between two of them, kappa the smallest of their norms. Assumption 1 asks that mu
-and r be small. Then every exact MAP cohort of m <= K clients takes m distinct clusters, and
+largest |cosine| between two of them, kappa the smallest of their norms. Assumption 1 requires
+small mu and r. Then every exact MAP cohort of m <= K clients takes m distinct clusters, and
 
     ||g_S - g_N|| <= || sum_k (1{k in T}/m - n_k/N) c_k || + 2 r,
 
 T being the clusters taken. With weights p, 1/m and n_k/N become the cluster's weight in the cohort
-and in the population; who is chosen does not depend on p, so nothing else changes.
+and in the population; the choice does not depend on p, so nothing else changes.
 
-Nothing in the last step uses that the clusters are distinct. With A_k, the weight of cluster k in
-the cohort as it is, and a_i - p_i as in `adcs.theory.bias`,
+The last step of the proof does not need distinct clusters. With A_k, the weight of cluster k in
+the cohort, and a_i - p_i as in `adcs.theory.bias`,
 
     ||g_S - g_N|| <= || sum_k (A_k - P_k) c_k || + r sum_i |a_i - p_i|
 
@@ -18,30 +18,61 @@ holds for every cohort, m > K and greedy ones too; it is `mass_bound` here. Wher
 clusters are taken it is at most the theorem's bound, since sum |a_i - p_i| <= 2.
 
 All of it can be computed from inner products between updates.
+
+`find_clusters` finds clusters where no labels are given. Clients are merged by average linkage on
+cosine distance. Of the tree's cuts into K clusters it takes the one with the largest mean
+silhouette that meets two conditions:
+
+- At least two clusters have two members or more, and the mean silhouette inside each of these is
+  at least SUBSTANTIAL. One large cluster with a few outliers, or noise of unequal size, has no
+  such cut.
+- The mean silhouette is above that of ROTATIONS random rotations of the same data. If updates are
+  a sample of one normal distribution, of any mean and covariance, then G and R G have the same
+  distribution for every orthogonal R with R 1 = 1. So Gram matrices R L R^T show the silhouettes
+  of data without clusters, and a cut that beats all of them has a p-value of 1 / (ROTATIONS + 1).
+  Only inner products are needed.
+
+If no cut meets both, there is no cluster structure.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.cluster.hierarchy import linkage
 from scipy.optimize import brentq
+from scipy.spatial.distance import squareform
 
+from adcs._types import Float64Array, IndexArray
 from adcs.dpp.exact import exact_map
-from adcs.dpp.kernel import Float64Array, IndexArray, alpha, as_quality, as_rows, check_m, row_norms
+from adcs.dpp.kernel import alpha, as_quality, as_rows, check_m, row_norms
 from adcs.metrics import selection_bias
-from adcs.theory.clustering import find_clusters
 from adcs.theory.gram import as_weights, cohort_shares, cosines, gram_matrix, quadratic
 
 UNIT = 2.0**-53
 """The relative rounding of one operation in float64."""
 
+SUBSTANTIAL = 0.25
+"""Mean silhouettes below this show no substantial structure (Kaufman and Rousseeuw 1990)."""
+
+ROTATIONS = 99
+"""How many random rotations a cut must beat."""
+
+EXACT = 1e-9
+"""Distances and silhouettes this close to those of identical updates count as equal to them."""
+
 
 class Condition(NamedTuple):
-    """One inequality, `value` below `limit`; the margin is what is left, negative if it fails."""
+    """One inequality, `value` below `limit`.
+
+    >>> print(Condition("r < kappa", 2.0, 1.5, holds=False))
+    r < kappa fails by 0.5 (2 against 1.5)
+    """
 
     name: str
     value: float
@@ -50,7 +81,7 @@ class Condition(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """What separates the value from its limit."""
+        """The limit minus the value, negative if the condition fails."""
         return self.limit - self.value
 
     def __str__(self) -> str:
@@ -62,7 +93,7 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class ClusterCheck:
-    """Theorem 1 on one federation: its quantities, conditions, bound, and what is true.
+    """Theorem 1 on one federation: its quantities, conditions and bound, and the actual bias.
 
     Attributes
     ----------
@@ -77,23 +108,29 @@ class ClusterCheck:
     log_q_m
         log Q_m, the largest product of m clusters' best w; nan if m > K.
     rho
-        sqrt(1 - (m - 1) mu) - 2 r sqrt(m) / kappa; nan where there is no such root.
+        sqrt(1 - (m - 1) mu) - 2 r sqrt(m) / kappa; nan if there is no such root.
     r_star
-        The r up to which distinct clusters win for certain; nan where it is not defined.
+        The r up to which distinct clusters always win; nan if it is not defined.
     conditions
-        The theorem's conditions. Those on r that need mu < 1/(m-1), or m <= K, to have a meaning
-        are left out where it fails.
+        The theorem's conditions. Conditions on r that are defined only if mu < 1/(m-1), or m <= K,
+        are left out if that fails.
     distinct
         Whether the cohort takes m distinct clusters.
     bound
         The right-hand side of Theorem 1 at this cohort. It is guaranteed if `distinct`.
     mass_bound
-        The bound from the cohort's cluster weights as they are, which always holds.
+        The bound from the cohort's cluster weights, which always holds.
     bias
         ||g_S - g_N||.
     slack
-        How far rounding may have put the bound below its true value: a bias is above the bound
-        for certain only if it exceeds `bound + slack`.
+        The largest error of the bound by rounding: a bias is certainly above the bound only if it
+        exceeds `bound + slack`.
+
+    Examples
+    --------
+    >>> check = check_clusters([[1.0, 0.0], [0.0, 1.0]], m=2, labels=["a", "b"])
+    >>> check.distinct, check.bias, check.failed
+    (True, 0.0, ())
     """
 
     labels: IndexArray
@@ -124,7 +161,7 @@ class ClusterCheck:
 
     @property
     def verdict(self) -> str:
-        """What follows, in words."""
+        """The result as text."""
         m = self.chosen.size
         if self.holds:
             first = f"Theorem 1 applies: every exact MAP cohort of {m} takes {m} distinct clusters."
@@ -157,26 +194,25 @@ def check_clusters(
     Parameters
     ----------
     updates
-        N x d, a row for each client; or else `gram`.
+        N x d, one row for each client; or pass `gram`.
     m
         Cohort size.
     gram
-        N x N inner products of updates, in place of them.
+        N x N inner products of updates, instead of them.
     labels
         The cluster of each client; None finds clusters (see `find_clusters`), and it is an error
         if there is no cluster structure.
     representatives
         The vectors c_k, K x d, in the order of sorted labels; with `gram`, K x N coefficients
-        over the updates. None takes each cluster's mean.
+        over the updates. None means each cluster's mean.
     quality, theta
         Quality scores q and their weight in the objective, below 1.
     weights
-        The clients' weights p; None is uniform.
+        The clients' weights p; None means uniform.
     chosen
-        The cohort; None finds an exact MAP solution, which is meant for N up to about 30.
+        The cohort; None finds an exact MAP solution, which is suitable for N up to about 30.
     rounding
-        The relative error of the entries of `gram` as they are given; that of float64 arithmetic
-        is added to it.
+        The relative error of the given entries of `gram`; that of float64 arithmetic is added.
 
     Examples
     --------
@@ -230,7 +266,7 @@ def check_clusters(
     a = cohort_shares(index, n, p)
     taken = np.unique(codes[index])
     distinct = taken.size == m
-    # Theorem 1 as it stands gives 1/m to each cluster taken; with weights, the member's share.
+    # Theorem 1 gives 1/m to each cluster taken; with weights, the member's weight.
     share = member @ a if distinct else np.isin(np.arange(k), taken) / m
     norm = quadratic(inner, share - member @ p)
     return ClusterCheck(
@@ -250,7 +286,7 @@ def check_clusters(
         bias=selection_bias(matrix, a, p),
         slack=error.of(norm, share - member @ p)
         + 2.0 * error.r
-        # The shares themselves are rounded, which counts where their differences are zero.
+        # The weights themselves are rounded, which matters if their differences are zero.
         + 4.0 * UNIT * float((a + p) @ np.sqrt(matrix.diagonal())),
     )
 
@@ -289,7 +325,7 @@ def _representatives(
     codes: IndexArray,
     rounding: float,
 ) -> tuple[Float64Array, float, _Error]:
-    """Return the inner products <c_k, c_l>, r, and how far rounding may have changed them."""
+    """Return the inner products <c_k, c_l>, r, and bounds on their rounding errors."""
     k, n = mass.shape
     rows = None if updates is None else as_rows(updates).astype(np.float64, copy=False)
     given = mass / mass.sum(axis=1, keepdims=True)
@@ -302,7 +338,7 @@ def _representatives(
         given = given @ rows
     eps = rounding + (2 * n + (0 if rows is None else rows.shape[1])) * UNIT
     if rows is not None:
-        # Not from inner products: those of nearly equal vectors lose half of the digits.
+        # Not from inner products, which lose half of the digits for nearly equal vectors.
         sizes = row_norms(given)
         largest = float(row_norms(rows).max() + sizes.max())
         r = float(row_norms(rows - given[codes]).max())
@@ -317,7 +353,7 @@ def _representatives(
 
 
 def _separation(inner: Float64Array) -> float:
-    """Return mu; one cluster has no pair, and a representative without direction has no cosine."""
+    """Return mu; 0 for one cluster, and representatives of norm zero do not count."""
     norms = np.sqrt(np.maximum(inner.diagonal(), 0.0))
     kept = norms > 0.0
     if np.count_nonzero(kept) < 2:
@@ -365,7 +401,11 @@ def _conditions(
 
 
 class StrongClusterBounds(NamedTuple):
-    """Corollary 1: Theorem 1's bound and the general one, side by side."""
+    """Corollary 1: Theorem 1's bound and the general one, side by side.
+
+    >>> StrongClusterBounds(cluster=0.3, general=0.7).cluster
+    0.3
+    """
 
     cluster: float
     general: float
@@ -385,3 +425,145 @@ def strong_cluster_bounds(n: int, k: int, m: int) -> StrongClusterBounds:
     if not 1 <= m <= k:
         raise ValueError(f"Corollary 1 needs m between 1 and K = {k}, got {m}")
     return StrongClusterBounds(math.sqrt((k - m) / (k * m)), math.sqrt((n - m) / (k * m)))
+
+
+def find_clusters(
+    updates: ArrayLike | None = None, *, gram: ArrayLike | None = None, k: int | None = None
+) -> IndexArray | None:
+    """Return a cluster for each client, 0 .. K-1, or None if there is no cluster structure.
+
+    Only directions count. Updates with the same direction are one cluster; otherwise K is at least
+    2. The rotations are seeded, so the same updates give the same result.
+
+    Parameters
+    ----------
+    updates, gram
+        Updates, a row for each client, or their inner products.
+    k
+        Number of clusters, whether there is structure or not; None determines it.
+
+    Examples
+    --------
+    >>> find_clusters([[1, 0.1], [1, 0], [0, 1], [0.1, 1], [1, -0.1], [-0.1, 1]])
+    array([0, 0, 1, 1, 0, 1])
+    >>> noise = np.random.default_rng(0).normal(size=(20, 400)) + 0.3
+    >>> find_clusters(noise) is None
+    True
+    """
+    c = cosines(gram_matrix(updates, gram))
+    n = c.shape[0]
+    if k is not None:
+        k = check_m(k, n)
+    elif float(c.min()) >= 1.0 - EXACT:
+        k = 1
+    if n == 1 or k == 1:
+        return np.zeros(n, dtype=np.intp)
+    distances = 1.0 - c
+    tree = _tree(distances)
+    if k is None:
+        found, silhouette = _best_cut(distances, tree)
+        # Clusters of identical updates have silhouette 1, which noise never has.
+        if found is None or (
+            silhouette < 1.0 - EXACT
+            and any(
+                _best_cut(other, _tree(other))[1] >= silhouette for other in _rotated_distances(c)
+            )
+        ):
+            return None
+        k = found
+    return _cut(tree, k)
+
+
+def _tree(distances: Float64Array) -> Float64Array:
+    tree: Float64Array = linkage(squareform(distances, checks=False), method="average")
+    return tree
+
+
+def _cut(tree: Float64Array, k: int) -> IndexArray:
+    """Return the k clusters of a tree, numbered in the order of their first client."""
+    n = tree.shape[0] + 1
+    codes: IndexArray = np.arange(n)
+    for merge, (one, other) in enumerate(tree[: n - k, :2].astype(np.intp)):
+        codes[(codes == one) | (codes == other)] = n + merge
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    names: IndexArray = np.argsort(np.argsort(first))[inverse.reshape(-1)].astype(np.intp)
+    return names
+
+
+def _best_cut(distances: Float64Array, tree: Float64Array) -> tuple[int | None, float]:
+    """Return K and the mean silhouette of the best substantial cut, or None and 0.
+
+    A client's silhouette is (b - a) / max(a, b), with a its mean distance to the others of its
+    own cluster and b that to the nearest other cluster; a client alone has 0. Merges are applied
+    one by one. A merged cluster is no nearer to a client than its two parts were, so b changes
+    only if one of these was the nearest.
+    """
+    n = distances.shape[0]
+    mean = distances.copy()  # to each cluster, which is held in the column of one of its parts
+    other = distances.copy()  # the same, without the client's own cluster
+    np.fill_diagonal(other, np.inf)
+    nearest = other.argmin(axis=1)
+    b = other[np.arange(n), nearest]
+    a, s = np.zeros(n), np.zeros(n)
+    size: Float64Array = np.ones(n)
+    column: IndexArray = np.arange(n)
+    held = list(range(n))
+    best: tuple[int | None, float] = (None, 0.0)
+    for merge, (one, two) in enumerate(tree[: n - 2, :2].astype(np.intp).tolist()):
+        kept, gone = held[one], held[two]
+        held.append(kept)
+        both = size[kept] + size[gone]
+        joint = (size[kept] * mean[:, kept] + size[gone] * mean[:, gone]) / both
+        size[kept], size[gone] = both, 0.0
+        column[column == gone] = kept
+        members = column == kept
+        mean[:, kept] = other[:, kept] = joint
+        other[members, kept] = np.inf
+        other[:, gone] = np.inf
+        moved = ((nearest == kept) | (nearest == gone)).nonzero()[0]
+        nearest[moved] = other[moved].argmin(axis=1)
+        b[moved] = other[moved, nearest[moved]]
+        a[members] = joint[members] * (both / (both - 1.0))
+        grouped = size[column] > 1.0
+        s[grouped] = (b - a)[grouped] / np.maximum(np.maximum(a, b)[grouped], EXACT)
+        silhouette = float(s.mean())
+        if silhouette > best[1]:
+            crowds = size > 1.0
+            inside = np.bincount(column, weights=s, minlength=n)[crowds] / size[crowds]
+            if inside.size >= 2 and inside.min() >= SUBSTANTIAL:
+                best = (n - merge - 1, silhouette)
+    return best
+
+
+def _rotated_distances(c: Float64Array) -> Iterator[Float64Array]:
+    """Yield the cosine distances of R G for random R that are orthogonal and keep R 1 = 1.
+
+    In coordinates whose first axis is 1, R = diag(1, Q) with Q uniform among orthogonal matrices.
+    With V D V^T the rest of C in these coordinates, Q V is as uniform as Q, so that V is needed
+    for the products with the first axis only, and no column of Q where D is zero.
+    """
+    n = c.shape[0]
+    rng = np.random.default_rng(0)
+    mirror = np.full(n, n**-0.5)
+    mirror[0] += 1.0
+    mirror *= np.sqrt(2.0 / (mirror @ mirror))  # I - mirror mirror^T takes the first axis to -1
+
+    def reflected(matrix: Float64Array) -> Float64Array:
+        half = matrix - np.outer(mirror, mirror @ matrix)
+        return np.asarray(half - np.outer(half @ mirror, mirror))
+
+    inner = reflected(c)
+    values, vectors = np.linalg.eigh(inner[1:, 1:])
+    some = values > n * np.finfo(np.float64).eps * values[-1]
+    roots = np.sqrt(values[some])
+    first = (vectors[:, some].T @ inner[1:, 0]) / roots
+    for _ in range(ROTATIONS):
+        q, r = np.linalg.qr(rng.normal(size=(n - 1, roots.size)))
+        half = q * (np.sign(r.diagonal()) * roots)
+        inner[1:, 1:] = half @ half.T
+        inner[1:, 0] = inner[0, 1:] = half @ first
+        rotated = reflected(inner)
+        norms = np.sqrt(np.maximum(rotated.diagonal(), np.finfo(np.float64).tiny))
+        distances = 1.0 - np.clip(rotated / norms[:, None] / norms, -1.0, 1.0)
+        np.fill_diagonal(distances, 0.0)
+        yield 0.5 * (distances + distances.T)

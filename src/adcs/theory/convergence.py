@@ -1,4 +1,4 @@
-"""Theorem 2: how small gradients become under biased selection, and what that takes.
+"""Theorem 2: a bound on the gradient norm under biased selection, and its inverse functions.
 
 With eta = E eta_l <= 1/(8 L), after T rounds of E local steps each,
 
@@ -20,12 +20,12 @@ from scipy.optimize import brentq
 
 @dataclass(frozen=True)
 class Constants:
-    """What Theorem 2 has to know of a problem and of the selection.
+    """The constants of the problem and of the selection in Theorem 2.
 
     Attributes
     ----------
     gap
-        f(w_0) - f*, or more.
+        f(w_0) - f*, or an upper bound on it.
     smoothness
         L: every f_i is L-smooth.
     m
@@ -38,7 +38,7 @@ class Constants:
         sigma^2 bounds the variance of a client's stochastic gradient.
     second_moment
         G: G^2 bounds the mean squared norm of a client's stochastic gradient. It matters only
-        where a round has several local steps.
+        if a round has several local steps.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def convergence_bound(
     Parameters
     ----------
     constants
-        What is known of the problem.
+        The constants of the problem.
     lr
         eta_l, the learning rate of local steps; the new model is the mean of local models.
     rounds
@@ -107,7 +107,7 @@ def convergence_bound(
     Raises
     ------
     ValueError
-        If eta = E lr exceeds 1 / (8 L): the theorem then says nothing.
+        If eta = E lr exceeds 1 / (8 L): the theorem does not apply then.
 
     Examples
     --------
@@ -157,7 +157,7 @@ def rounds_for(constants: Constants, target: float, *, lr: float, steps: int = 1
             f"at lr = {lr:g} no number of rounds brings the bound to {target:g}: "
             f"it stays above {floor:.6g}"
         )
-    # A whole number of rounds may be met exactly, and rounding must not add one.
+    # If the target is met exactly at an integer, rounding must not add a round.
     return max(1, math.ceil(once.optimisation / (target - floor) * (1.0 - 1e-12)))
 
 

@@ -1,6 +1,6 @@
-"""Theorem 2's constants: known bounds for softmax regression, and estimates from runs.
+"""The constants of Theorem 2: bounds for softmax regression, and estimates from runs.
 
-What a run shows is where it went, so an estimate of L or G is a lower one: the theorem's constant
+A run visits some models only, so its estimate of L or G is a lower bound: the theorem's constant
 has to hold everywhere, and may be larger.
 """
 
@@ -55,7 +55,7 @@ def secant_smoothness(points: ArrayLike, gradients: ArrayLike) -> float:
     """Return the largest ||grad(a) - grad(b)|| / ||a - b|| over consecutive models of a run.
 
     The gradients must be of one function on the same data (full ones, not of mini-batches, whose
-    noise would count as curvature). It is a lower estimate of L.
+    noise would count as curvature). The result is a lower bound on L.
 
     >>> secant_smoothness([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]], [[0, 0], [3, 0], [3, 1]])
     3.0
@@ -87,7 +87,7 @@ def uniform_selection_variance(
 
 
 def largest_norm(updates: ArrayLike | None = None, *, gram: ArrayLike | None = None) -> float:
-    """Return the largest norm of an update: with one local step, a lower estimate of G.
+    """Return the largest norm of an update: with one local step, a lower bound on G.
 
     >>> largest_norm([[3.0, 4.0], [0.0, 1.0]])
     5.0
@@ -100,7 +100,7 @@ def batch_noise(gram: ArrayLike, labels: ArrayLike) -> float:
 
     Their updates differ by batch noise alone (and by how their data differ, if they hold parts
     rather than copies): sigma^2 is the sample variance inside a group, the largest over groups.
-    Groups of one client say nothing; nan if there are no others.
+    Groups of one client do not count; nan if there are no others.
 
     >>> gram = np.array([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [0.0, 0.0, 9.0]])
     >>> round(batch_noise(gram, [0, 0, 1]) ** 2, 12)

@@ -1,4 +1,4 @@
-"""Inner products of updates: all that the bounds on the bias need to know of them."""
+"""Inner products of updates, from which the bounds on the bias are computed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from adcs.dpp.kernel import Float64Array, as_rows
+from adcs._types import Float64Array
+from adcs.dpp.kernel import as_rows
 
 
 def gram_matrix(updates: ArrayLike | None = None, gram: ArrayLike | None = None) -> Float64Array:
-    """Return L = G^T G (L_ij = <g_i, g_j>) from updates, a row each, or from itself.
+    """Return L = G^T G (L_ij = <g_i, g_j>) from updates, one row each, or check a given L.
 
     >>> gram_matrix([[3.0, 4.0], [0.0, 1.0]])
     array([[25.,  4.],
@@ -49,7 +50,7 @@ def gram_matrix(updates: ArrayLike | None = None, gram: ArrayLike | None = None)
 
 
 def from_triangle(upper: Sequence[float]) -> Float64Array:
-    """Return L from its upper triangle, row by row, as runs record it.
+    """Return L from its upper triangle, row by row, as in a run's records.
 
     >>> from_triangle([4.0, 1.0, 9.0])
     array([[4., 1.],
@@ -78,7 +79,7 @@ def cosines(gram: Float64Array) -> Float64Array:
 
 
 def quadratic(gram: Float64Array, v: Float64Array) -> float:
-    """Return ||G v||, rounding below zero taken as zero.
+    """Return ||G v||; a square below zero by rounding counts as zero.
 
     >>> quadratic(np.eye(2), np.array([3.0, 4.0]))
     5.0
@@ -87,7 +88,7 @@ def quadratic(gram: Float64Array, v: Float64Array) -> float:
 
 
 def as_weights(weights: ArrayLike | None, n: int) -> Float64Array:
-    """Return the clients' weights p, scaled to sum to one; None is uniform.
+    """Return the clients' weights p, scaled to sum to one; None means uniform.
 
     >>> as_weights([1, 3], 2)
     array([0.25, 0.75])
@@ -105,7 +106,7 @@ def as_weights(weights: ArrayLike | None, n: int) -> Float64Array:
 
 
 def cohort_shares(chosen: ArrayLike, n: int, weights: ArrayLike | None = None) -> Float64Array:
-    """Return what the cohort's mean gives each client's update: p_i / sum over S of p, else 0.
+    """Return each client's weight in the cohort's mean: p_i / sum over S of p, or 0.
 
     >>> cohort_shares([0, 2], 3)
     array([0.5, 0. , 0.5])

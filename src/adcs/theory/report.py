@@ -1,6 +1,6 @@
-"""The theory beside a run: each round's bias against each bound, scheduler by scheduler.
+"""Compares a run with the theory: the bias of each round with each bound, for each scheduler.
 
-What a run's records must hold: `bias`, `gradient_norm`, `cohort_weights`, `gram` (the upper
+The run's records must hold `bias`, `gradient_norm`, `cohort_weights`, `gram` (the upper
 triangle of inner products between all clients' updates) and `batch_losses`.
 """
 
@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from adcs.dpp.kernel import Float64Array
-from adcs.runs import RunFolder
+from adcs._types import Float64Array
+from adcs.run_folder import RunFolder
 from adcs.theory.bias import share_bound
-from adcs.theory.clustering import find_clusters
-from adcs.theory.clusters import ClusterCheck, check_clusters
+from adcs.theory.clusters import ClusterCheck, check_clusters, find_clusters
 from adcs.theory.convergence import Constants, convergence_bound
 from adcs.theory.estimates import batch_noise, largest_norm, uniform_selection_variance
 from adcs.theory.gram import from_triangle
@@ -30,17 +29,17 @@ ROUNDING = 5e-6
 
 @dataclass(frozen=True)
 class Policy:
-    """How a scheduler chooses, as far as the theorems ask.
+    """The properties of a scheduler that the theorems depend on.
 
     Attributes
     ----------
     theta
-        Weight of quality; 0 where it plays no part, None where q is not to be had from records.
+        Weight of quality; 0 if it does not count, None if records do not hold q.
     quality
         The quality scores q, from the losses and the norms of the updates of all clients.
     unbiased
-        Whether cohorts are m clients drawn without replacement out of all of them, so that the
-        expected update is that of all.
+        Whether cohorts are m clients drawn without replacement from all clients, so that the
+        expected update is that of all clients.
     """
 
     theta: float | None = 0.0
@@ -50,7 +49,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Tables of the theory beside a run; None stands for what does not apply.
+    """Tables that compare a run with the theory; None means that a value does not apply.
 
     Attributes
     ----------
@@ -74,7 +73,7 @@ class Analysis:
         and measured, the mean of ||g_N||^2 over evaluated rounds. Here g is the mean of an
         update's E gradients, in the other two tables their sum, the update itself.
     notes
-        What the reader of the tables has to know.
+        Notes for the reader of the tables.
     """
 
     rounds: list[Row]
@@ -112,7 +111,7 @@ def analyse(
     >>> config = {"m": 1, "lr": 0.1, "rounds": 1, "schedulers": {"Uniform": "Uniform"}}
     >>> folder = RunFolder.create(tempfile.mkdtemp() + "/run", config)
     >>> with folder.writer("task") as lines:
-    ...     lines.append({"scheduler": "Uniform", "seed": 0, "round": 0, "bias": 0.5**0.5,
+    ...     lines.append({"scheduler": "Uniform", "seed": 0, "server_round": 0, "bias": 0.5**0.5,
     ...                   "gradient_norm": 0.5**0.5, "cohort_weights": [1.0, 0.0],
     ...                   "gram": [1.0, 0.0, 1.0], "batch_losses": [1.0, 2.0]})
     >>> row = analyse(folder, groups=["a", "b"]).schedulers[0]
@@ -120,6 +119,7 @@ def analyse(
     (0.7071, 0.7071, 0.7071)
     """
     config = folder.config
+    config |= {**config.get("training", {}), **config.get("run", {})}
     known = policies or {}
     if smoothness is not None and not smoothness > 0.0:
         raise ValueError(f"smoothness must be above 0, got {smoothness!r}")
@@ -146,7 +146,7 @@ def analyse(
         try:
             rounds.append(_round(record, gram, labels, known.get(record["scheduler"], Policy())))
         except ValueError as error:
-            raise ValueError(f"{_name(record)}, round {record['round']}: {error}") from error
+            raise ValueError(f"{_name(record)}, round {record['server_round']}: {error}") from error
     found = dict.fromkeys(row["scheduler"] for row in rounds)
     # In the config's order; passes over the data deal schedulers out in turn.
     names = sorted(found, key=lambda name: list(specs).index(name) if name in specs else len(specs))
@@ -208,7 +208,7 @@ def _rounds_done(records: Sequence[Row], names: Sequence[str]) -> dict[str, int]
     for record in records:
         if record["scheduler"] in last:
             of = last[record["scheduler"]]
-            done = int(record["round"]) + bool(record.get("gram"))
+            done = int(record["server_round"]) + bool(record.get("gram"))
             of[record["seed"]] = max(done, of.get(record["seed"], 0))
     return {name: min(of.values()) for name, of in last.items()}
 
@@ -232,15 +232,19 @@ def _diverged(records: list[Row]) -> list[str]:
     """Return a note on records that cannot be used, if there are any."""
     first: dict[str, int] = {}
     for record in records:
-        first.setdefault(_name(record), int(record["round"]))
-    where = "; ".join(f"{name}, from round {round:,} on" for name, round in first.items())
+        first.setdefault(_name(record), int(record["server_round"]))
+    where = "; ".join(
+        f"{name}, from round {server_round:,} on" for name, server_round in first.items()
+    )
     return [f"Rounds whose updates are not finite are left out: {where}."] if first else []
 
 
 def _round(record: Row, gram: Float64Array, labels: Sequence[Any] | None, policy: Policy) -> Row:
     shares = np.array(record["cohort_weights"], dtype=np.float64)
     chosen = np.flatnonzero(shares)
-    row: Row = {key: record[key] for key in ("scheduler", "seed", "round", "bias", "gradient_norm")}
+    row: Row = {
+        key: record[key] for key in ("scheduler", "seed", "server_round", "bias", "gradient_norm")
+    }
     row["general"] = share_bound(gram, shares)
     row.update(centred=None, theorem1=None, masses=None, clusters=None)
     row.update(above_theorem1=None, mu=None, r=None, kappa=None, structured=None, failed=())
@@ -312,8 +316,8 @@ def _convergence(
     epsilon = 0.0 if unbiased else max(row["bias"] for _, row, _ in rounds) / steps
     variance = 0.0
     if unbiased:
-        places = int(config["m"])
-        variance = max(uniform_selection_variance(gram=g, m=places) for _, _, g in rounds)
+        cohort_size = int(config["m"])
+        variance = max(uniform_selection_variance(gram=g, m=cohort_size) for _, _, g in rounds)
         variance /= steps**2
     sigma = 0.0
     if config.get("local", "steps") != "full":
@@ -322,7 +326,7 @@ def _convergence(
             # The sum of E gradients has E times the variance of one.
             sigma = max(batch_noise(gram, labels) for *_, gram in rounds) / math.sqrt(steps)
     moment = max(largest_norm(gram=gram) for *_, gram in rounds) / steps
-    start = [float(np.mean(r["batch_losses"])) for r, row, _ in rounds if row["round"] == 0]
+    start = [float(np.mean(r["batch_losses"])) for r, row, _ in rounds if row["server_round"] == 0]
     row: Row = {
         "scheduler": name,
         "L": smoothness,

@@ -1,0 +1,138 @@
+"""LiveADCS with one part replaced, and PowerOfChoice without knowledge of mini-batches.
+
+Each class is a scheduler that `adcs compare` takes as `reproduction/ablations.py:Class`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adcs import ClientReport, LiveADCS, PowerOfChoice
+from adcs.schedulers import Source
+from adcs.schedulers.live_adcs import MAX_QUALITY, LiveKernel, LossTracker, clip_outliers
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+
+class NoReuse(LiveADCS):
+    """Training replies are ignored; only probes within the budget are used."""
+
+    observed_sources = frozenset[Source]({"enrolment", "probe"})
+
+
+class RawQuality(LiveADCS):
+    """Quality is the estimated loss itself, so that theta has the loss's unit."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.quality = lambda losses, variances, unanswered: losses
+
+
+class NoUncertainty(LiveADCS):
+    """Quality is the standardised loss, whatever its variance."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.quality = _certain_loss
+
+
+def _certain_loss(losses: Floats, variances: Floats, unanswered: Indices) -> Floats:
+    losses = clip_outliers(losses)
+    q = (losses - losses.mean()) / (losses.std() or 1.0)
+    return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))
+
+
+class NoPrediction(LiveADCS):
+    """A loss stays what it was at the last report."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.loss_tracker = _Unpredicted()
+
+
+class _Unpredicted(LossTracker):
+    def predict(self, products: Floats) -> None:
+        """Do nothing."""
+
+
+class NoSmoothing(LiveADCS):
+    """A report replaces the estimate."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.loss_tracker = _Unsmoothed()
+
+
+class _Unsmoothed(LossTracker):
+    def update(self, rows: Indices, losses: Floats, server_round: int) -> None:
+        """Take reports of losses at the model of a round, as they are."""
+        super().update(rows, losses, server_round)
+        self.loss[rows] = losses
+
+
+class EqualWeights(LiveADCS):
+    """All clients of the cohort have the same weight."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.weighting = _equal_weights
+
+
+def _equal_weights(cosines: Floats, norms: Floats, log_shares: Floats, chosen: Indices) -> Floats:
+    return np.full(chosen.size, 1.0 / chosen.size)
+
+
+class NoDiversity(LiveADCS):
+    """The cohort has the largest qualities, whatever the similarity; its weights are fitted."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.kernel = _OrthogonalKernel()
+
+
+class _OrthogonalKernel(LiveKernel):
+    def similarity(self, rows: Indices) -> Floats | None:
+        """Return a similarity in which no client resembles another."""
+        return np.eye(rows.size)
+
+
+class OtherBatch(PowerOfChoice):
+    """PowerOfChoice by the losses of the previous round.
+
+    In the simulator a client reports the loss of the mini-batch that it trains on next. A ranking
+    by these losses chooses mini-batches as well as clients. The losses of the previous round are
+    from other mini-batches, so this ranking chooses clients only.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._held: list[ClientReport] = []
+
+    def _observe(self, server_round: int, reports: Sequence[ClientReport], source: Source) -> None:
+        """Use the reports of the previous round, and keep these for the next."""
+        if source != "probe":
+            super()._observe(server_round, reports, source)
+            return
+        # PowerOfChoice ranks by reports of this round only.
+        super()._observe(
+            server_round,
+            [replace(r, server_round=server_round) for r in self._held or reports],
+            source,
+        )
+        self._held = list(reports)
+
+    def state(self) -> dict[str, Any]:
+        """Return all that was learned."""
+        held = [[report.client, report.server_round, report.loss] for report in self._held]
+        return {**super().state(), "held": held}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state."""
+        super().restore(state)
+        self._held = [ClientReport(c, at, loss=loss) for c, at, loss in state["held"]]

@@ -1,0 +1,148 @@
+"""Terminal output: progress with the remaining time, tables, status lines, warnings."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+LOG_SECONDS = 5.0
+"""Seconds between lines of the plain progress log."""
+
+WIDTH = 160
+"""Width of the output in columns where it is not a terminal."""
+
+EDGES = 3
+"""Width of borders and padding of a table column."""
+
+Report = Callable[[int, int], None]
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return the console for results (stdout), or for status and warnings (stderr)."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else WIDTH, soft_wrap=stderr)
+
+
+@contextmanager
+def progress(what: str, unit: str = "run-rounds") -> Iterator[Report]:
+    """Show progress on stderr: a live bar on a terminal, else a line every few seconds.
+
+    Yields a function that takes the amount done and the total.
+    """
+    if sys.stderr.isatty():
+        with _bar(what) as report:
+            yield report
+    else:
+        yield plain_log(what, unit)
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Report]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(show_speed=False),
+        TimeElapsedColumn(),
+        TextColumn("elapsed,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=False) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+def plain_log(
+    what: str, unit: str, clock: Callable[[], float] = time.monotonic
+) -> Callable[[int, int], None]:
+    """Return a function that writes progress to stderr every few seconds, and at the end."""
+    start = clock()
+    state = {"written": start, "first": -1.0, "ended": 0.0}
+
+    def report(done: int, total: int) -> None:
+        now = clock()
+        if state["first"] < 0:
+            state["first"] = float(done)
+        ended = done >= total
+        if state["ended"] or (now - state["written"] < LOG_SECONDS and not ended):
+            return
+        state["written"], state["ended"] = now, float(ended)
+        progressed = done - state["first"]
+        left = (now - start) * (total - done) / progressed if progressed > 0 else float("nan")
+        time_left = "" if ended or left != left else f", {left:.0f} s left"
+        percent = 100 * done // max(total, 1)
+        line = f"{what}: {percent} % ({done:,} of {total:,} {unit}), {now - start:.0f} s{time_left}"
+        print(line, file=sys.stderr, flush=True)
+
+    return report
+
+
+def show_table(
+    title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, text: bool = False
+) -> None:
+    """Print a table; the first column is text, the others are numbers, or text as well.
+
+    If it is too wide, text wraps. In tables of numbers, headers wrap between words, and columns
+    that still do not fit go into further tables. The first column is repeated in each of them, and
+    wraps only beyond half of the width. A table without rows is not printed.
+    """
+    if not rows:
+        return
+    out = console()
+    columns = list(zip(heads, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    if sum(widths) + EDGES * len(widths) + 1 > out.width:
+        widths = [max(map(len, [*head.split(), *cells])) for head, *cells in columns]
+        widths[0] = min(max(map(len, columns[0])), out.width // 2)
+    rest = list(range(1, len(columns)))
+    for part in [rest] if text else _parts(widths, out.width):
+        table = Table(title=title, title_justify="left", header_style="bold")
+        table.add_column(heads[0], overflow="fold", width=widths[0])
+        for i in part:
+            if text:
+                table.add_column(heads[i], overflow="fold")
+            else:
+                table.add_column(heads[i], overflow="fold", justify="right", width=widths[i])
+        for row in rows:
+            table.add_row(row[0], *[row[i] for i in part])
+        out.print(table)
+
+
+def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Return the columns, besides the first, of each table.
+
+    >>> _parts([6, 10, 10, 10], width=40)
+    [[1, 2], [3]]
+    """
+    parts: list[list[int]] = [[]]
+    start = used = widths[0] + EDGES + 1
+    for i, column in enumerate(widths[1:], start=1):
+        if parts[-1] and used + column + EDGES > width:
+            parts.append([])
+            used = start
+        parts[-1].append(i)
+        used += column + EDGES
+    return parts
+
+
+def show_status(text: str) -> None:
+    """Print a status line to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show_warning(text: str) -> None:
+    """Print a warning to stderr, highlighted."""
+    console(stderr=True).print(f" {text} ", style="bold white on red", markup=False)

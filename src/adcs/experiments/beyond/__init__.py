@@ -1,1 +1,0 @@
-"""LiveADCS against the others at their best: cases in TOML, ablations, the verdict on each case."""

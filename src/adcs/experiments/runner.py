@@ -1,0 +1,421 @@
+"""Runs an experiment: its run folder, its tasks on processes, records and checkpoints.
+
+A task is one seed and one pass, that is, the schedulers that share a pass over the data. The tasks
+follow from the config, not from the number of processes, and the result of a task follows from the
+config alone: the same command writes the same bytes in one process or in several, resumed or not.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adcs._validation import did_you_mean
+from adcs.experiments.config import SETTINGS, Experiment, from_dict
+from adcs.experiments.validation import check_value
+from adcs.observers import EvaluationEvent, Observer, RoundEvent
+from adcs.run_folder import RunFolder, Writer, fingerprint
+from adcs.simulation.datasets import Dataset
+
+CHECKPOINT_SECONDS = 5.0
+"""Time between checkpoints of a task."""
+
+PROGRESS_SECONDS = 0.2
+"""Time between reports of a task's progress."""
+
+Progress = Callable[[int, int], None]
+"""Called a few times a second with the run-rounds done and their total."""
+
+ENGINE = "simulation"
+
+CONFIG = {
+    "groups": list[int] | None,
+    "classes": list[int] | list[str],
+    "notes": list[str],
+    "data_fingerprint": str | None,
+}
+"""What a run's config holds beside the experiment, by type."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One seed and the schedulers that share a pass.
+
+    >>> Task(seed=3, index=0, labels=("Uniform", "ADCS")).name
+    'seed3-pass0'
+    """
+
+    seed: int
+    index: int
+    labels: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the task's files."""
+        return f"seed{self.seed}-pass{self.index}"
+
+
+def tasks(experiment: Experiment) -> list[Task]:
+    """Return the tasks of an experiment.
+
+    >>> [task.labels for task in tasks(Experiment.of(schedulers={"A": "Uniform"}, seeds=2))]
+    [('A',), ('A',)]
+    """
+    return [
+        Task(seed, index, labels)
+        for seed in experiment.seed_list
+        for index, labels in enumerate(experiment.passes())
+    ]
+
+
+def data_fingerprint(dataset: Dataset) -> str:
+    """Return the fingerprint of the examples and labels that models see.
+
+    >>> from adcs.simulation.datasets.synthetic import synthetic
+    >>> data_fingerprint(synthetic(seed=1)) == data_fingerprint(synthetic(seed=2))
+    False
+    """
+    return fingerprint(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
+
+
+def same_data(experiment: Experiment, held: str | None) -> Dataset:
+    """Load the data of a run; raise ValueError if the run began with other data.
+
+    Parameters
+    ----------
+    experiment
+        The experiment of the run.
+    held
+        The fingerprint in the run's config; None does not compare.
+
+    Examples
+    --------
+    >>> same_data(Experiment.of(data="synthetic"), None).x_train.shape
+    (2000, 32)
+    """
+    try:
+        dataset = experiment.dataset()
+    except ValueError as error:
+        raise ValueError(
+            f"the data {experiment.data.name}, which the run's config.json names, cannot be "
+            f"loaded: {error}"
+        ) from error
+    if held is not None and data_fingerprint(dataset) != held:
+        raise ValueError(
+            f"the data {experiment.data.name} is no longer what this run began with, by the "
+            "fingerprint in its config.json; bring that back, or start a new run"
+        )
+    return dataset
+
+
+def create_run(
+    path: Path, experiment: Experiment, dataset: Dataset | None = None, **more: Any
+) -> RunFolder:
+    """Create the run folder of an experiment.
+
+    The data is divided before anything is written. The config holds the experiment, the groups of
+    the clients, the fingerprint of the data, `classes` (the user's labels, where they are not
+    0, 1, ...), and `more`.
+    """
+    dataset = dataset or experiment.dataset()
+    config = {
+        "engine": ENGINE,
+        **experiment.as_dict(),
+        "groups": experiment.divide(dataset, experiment.run.first_seed).groups,
+        "data_fingerprint": data_fingerprint(dataset),
+        **({"classes": dataset.labels} if dataset.labels else {}),
+        **more,
+    }
+    return RunFolder.create(path, config)
+
+
+def experiment_of(folder: RunFolder) -> Experiment:
+    """Return the experiment that a run folder holds.
+
+    >>> import tempfile
+    >>> experiment = Experiment.of(data="synthetic", clients=10, m=5)
+    >>> folder = create_run(Path(tempfile.mkdtemp()) / "run", experiment)
+    >>> experiment_of(folder) == experiment
+    True
+    >>> unfinished(folder, experiment)
+    ['seed0-pass0', 'seed0-pass1']
+    """
+    config = folder.config
+    if config.get("engine") != ENGINE:
+        raise ValueError(
+            f"{folder.path} is a run of the engine {config.get('engine')!r}, not of the simulation"
+        )
+    sections = Experiment.model_fields
+    try:
+        for key in sections:
+            if key not in config:
+                raise ValueError(f"{key} is missing")
+        known = [*sections, *CONFIG, "engine", "schema_version", "versions"]
+        for key in config:
+            if key not in known:
+                raise ValueError(f"unknown setting {key!r}; {did_you_mean(key, known)}")
+        experiment = from_dict({key: config[key] for key in sections})
+        for each in SETTINGS.values():
+            if config[each.section] is not None and each.key not in config[each.section]:
+                raise ValueError(f"{each.name} is missing")
+        for key, kind in CONFIG.items():
+            if key in config:
+                check_value(key, config[key], kind)
+        groups = config.get("groups")
+        if groups is not None and (len(groups) != experiment.partition.clients or min(groups) < 0):
+            raise ValueError(f"groups must have a number >= 0 for each client, got {groups!r}")
+        return experiment
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{folder.path / 'config.json'} holds settings that cannot be used: {error}; bring "
+            "back the file as it was, or start a new run"
+        ) from error
+
+
+def unfinished(folder: RunFolder, experiment: Experiment) -> list[str]:
+    """Return the names of the tasks that are not done."""
+    names = [task.name for task in tasks(experiment)]
+    return [
+        name
+        for name in names
+        if (checkpoint := folder.load_checkpoint(name)) is None or not checkpoint.get("done")
+    ]
+
+
+class RecordWriter(Observer):
+    """Writes each record to a task's file.
+
+    Parameters
+    ----------
+    lines
+        The writer of the task's records.
+    """
+
+    def __init__(self, lines: Writer) -> None:
+        self._lines = lines
+
+    def on_evaluation(self, event: EvaluationEvent) -> None:
+        """Append the record."""
+        self._lines.append(event.record)
+
+
+class ProgressReporter(Observer):
+    """Reports the rounds done, a few times a second and at the end.
+
+    Parameters
+    ----------
+    report
+        Called with the number of rounds done.
+    rounds
+        The number of rounds of the run.
+    """
+
+    def __init__(self, report: Callable[[int], None], rounds: int) -> None:
+        self._report = report
+        self._rounds = rounds
+        self._last = time.monotonic()
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Report if the last report is old."""
+        now = time.monotonic()
+        if now - self._last > PROGRESS_SECONDS:
+            self._report(event.server_round + 1)
+            self._last = now
+
+    def on_end(self) -> None:
+        """Report the end."""
+        self._report(self._rounds)
+
+
+class Checkpoints(Observer):
+    """Saves a checkpoint every few seconds and at the end.
+
+    Parameters
+    ----------
+    save
+        Saves the state after the last round; its argument says whether the run is done.
+    """
+
+    def __init__(self, save: Callable[[bool], None]) -> None:
+        self._save = save
+        self._last = time.monotonic()
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Save if the last checkpoint is old."""
+        if time.monotonic() - self._last > CHECKPOINT_SECONDS:
+            self._save(False)
+            self._last = time.monotonic()
+
+    def on_end(self) -> None:
+        """Save the end."""
+        self._save(True)
+
+
+def run_task(
+    folder: RunFolder, experiment: Experiment, task: Task, progress: Callable[[int], None]
+) -> None:
+    """Run a task to its end, from its checkpoint if it has one.
+
+    Parameters
+    ----------
+    folder, experiment, task
+        The run folder, its experiment and one of its tasks.
+    progress
+        Called with the number of rounds done.
+    """
+    checkpoint = folder.load_checkpoint(task.name)
+    if checkpoint is not None and checkpoint.get("done"):
+        progress(experiment.training.rounds)
+        return
+    # A task may start hours after the run, so each checks the data.
+    dataset = same_data(experiment, folder.config.get("data_fingerprint"))
+    simulation = experiment.simulation(task.seed, task.labels, dataset)
+    offset = 0
+    if checkpoint is not None:
+        with folder.restoring(task.name):
+            simulation.restore(checkpoint["simulation"])
+            offset = checkpoint["offset"]
+    with folder.writer(task.name, offset) as lines:
+
+        def save(done: bool) -> None:
+            state = {"done": done, "offset": lines.offset, "simulation": simulation.state()}
+            folder.save_checkpoint(task.name, state)
+
+        simulation.observers += [
+            RecordWriter(lines),
+            ProgressReporter(progress, experiment.training.rounds),
+            Checkpoints(save),
+        ]
+        simulation.run(experiment.training.rounds, eval_every=experiment.run.eval_every)
+
+
+def run_experiment(
+    folder: RunFolder,
+    experiment: Experiment,
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Run what the folder of an experiment does not hold yet.
+
+    Parameters
+    ----------
+    folder
+        Where results go.
+    experiment
+        What to run.
+    jobs
+        Number of processes; None takes one for each core.
+    progress
+        Called with progress a few times a second.
+
+    Raises
+    ------
+    InUse
+        If another process is running what the folder holds.
+    """
+    with folder.locked():
+        _run_tasks(folder, experiment, jobs, progress)
+
+
+def _run_tasks(
+    folder: RunFolder, experiment: Experiment, jobs: int | None, progress: Progress | None
+) -> None:
+    # Without the data, or with other data, the run fails here and not in every task.
+    same_data(experiment, folder.config.get("data_fingerprint"))
+    todo = tasks(experiment)
+    weights = [len(task.labels) for task in todo]
+    total = sum(weights) * experiment.training.rounds
+    count = min(jobs or os.cpu_count() or 1, len(todo))
+    config = experiment.as_dict()
+    with worker_pool(count, len(todo)) as (pool, rounds_done):
+        futures = {
+            pool.submit(_work, str(folder.path), config, task, index)
+            for index, task in enumerate(todo)
+        }
+        while futures:
+            finished, futures = wait(futures, timeout=PROGRESS_SECONDS, return_when=FIRST_EXCEPTION)
+            for future in finished:
+                future.result()
+            if progress is not None:
+                progress(sum(w * d for w, d in zip(weights, rounds_done, strict=True)), total)
+
+
+def _work(path: str, config: dict[str, Any], task: Task, index: int) -> None:
+    parent = os.getppid()
+
+    def progress(rounds: int) -> None:
+        report_rounds(index, rounds)
+        if os.getppid() != parent:
+            os._exit(1)  # The parent was killed: whoever resumes must find no writer.
+
+    run_task(RunFolder.open(path), from_dict(config), task, progress)
+
+
+_rounds_done: Any = None
+
+
+def _set_up(rounds_done: Any) -> None:
+    global _rounds_done
+    _rounds_done = rounds_done
+
+
+def report_rounds(index: int, rounds: int) -> None:
+    """Report, in a process of a `worker_pool`, how many rounds one of its tasks has done."""
+    _rounds_done[index] = rounds
+
+
+@contextmanager
+def worker_pool(processes: int, tasks: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
+    """Start processes with one BLAS thread each; an error inside terminates them.
+
+    Parameters
+    ----------
+    processes
+        How many.
+    tasks
+        The number of tasks that report their rounds (`report_rounds`).
+
+    Yields
+    ------
+    pool, rounds_done
+        The executor, and the rounds that each task has reported.
+    """
+    context = multiprocessing.get_context("spawn")
+    rounds_done = context.Array("q", tasks, lock=False)
+    with (
+        one_thread_each(),
+        ProcessPoolExecutor(
+            processes, mp_context=context, initializer=_set_up, initargs=(rounds_done,)
+        ) as pool,
+    ):
+        try:
+            yield pool, rounds_done
+        except BaseException:
+            # Without this, leaving the pool would wait for the tasks that still run.
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
+            raise
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Give each new process one BLAS thread, so that results do not depend on the number."""
+    names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

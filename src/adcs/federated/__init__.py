@@ -1,0 +1,62 @@
+"""What a federation needs beside a scheduler, independent of any framework.
+
+Reply checks, probes, client ids and pending clients, aggregation weights, and records. An adapter
+for a framework carries the messages and calls a `RoundDriver`; `adcs.flower` is one.
+"""
+
+from adcs.federated.client_registry import ClientRegistry, PendingMessage, key_id
+from adcs.federated.probes import (
+    ANSWER,
+    QUESTION,
+    Probe,
+    ProbeQuestion,
+    answer_partition,
+    answer_probe,
+    plan_probe,
+)
+from adcs.federated.recorder import Recorder, RoundRecord, evaluation_summaries
+from adcs.federated.replies import (
+    ClientReply,
+    PlainReply,
+    Purpose,
+    ReplyChecks,
+    ReplyReader,
+    SentModel,
+    check_arrays,
+    check_metrics,
+)
+from adcs.federated.round import Exchange, FederatedRoundEvent, Round, RoundDriver, cohort_size
+from adcs.federated.warn_once import WarnOnce
+from adcs.federated.weights import apply_weights, has_weights
+
+__all__ = [
+    "ANSWER",
+    "QUESTION",
+    "ClientRegistry",
+    "ClientReply",
+    "Exchange",
+    "FederatedRoundEvent",
+    "PendingMessage",
+    "PlainReply",
+    "Probe",
+    "ProbeQuestion",
+    "Purpose",
+    "Recorder",
+    "ReplyChecks",
+    "ReplyReader",
+    "Round",
+    "RoundDriver",
+    "RoundRecord",
+    "SentModel",
+    "WarnOnce",
+    "answer_partition",
+    "answer_probe",
+    "apply_weights",
+    "check_arrays",
+    "check_metrics",
+    "cohort_size",
+    "evaluation_summaries",
+    "has_weights",
+    "key_id",
+    "plan_probe",
+]

@@ -1,0 +1,491 @@
+"""The scheduler's part in the rounds of a federation, in any framework.
+
+A framework carries the messages; a `RoundDriver` does the rest. One round, in order:
+
+    driver.begin()
+    driver.set_model(arrays)                         # the model that will be sent
+    driver.round.clients = clients                   # who may be asked
+    driver.observe_late(purpose, client, reply)      # for each late answer to an earlier round
+    request = driver.request(available, pending, m)
+    driver.observe_probe(probe, exchange)            # if the request names clients
+    cohort = driver.select(available, pending, m)    # those in round.early_replies have trained
+    usable = driver.observe_training(exchange)       # the replies to aggregate
+    driver.finish_training(trained)
+    driver.observe_evaluation(replies)               # if clients evaluate the new model
+    driver.close()                                   # writes the record
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+from numpy.typing import NDArray
+
+from adcs._types import ClientId
+from adcs.federated.probes import Probe
+from adcs.federated.recorder import Recorder, RoundRecord, metrics_by_client
+from adcs.federated.replies import Purpose, Reply, ReplyChecks, ReplyReader, SentModel
+from adcs.federated.warn_once import WarnOnce
+from adcs.federated.weights import apply_weights, has_weights
+from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent
+from adcs.reports.report import ClientReport
+from adcs.reports.sketch import Sketcher
+from adcs.schedulers.base import Cohort, Request, Scheduler
+
+ClientsPerRound = int | float | Callable[[int], int | float]
+"""A number of clients, a fraction of those connected, or a function of the round."""
+
+
+def cohort_size(setting: ClientsPerRound, connected: int, server_round: int = 1) -> int:
+    """Return how many clients to select.
+
+    Parameters
+    ----------
+    setting
+        A number, a fraction of the connected clients, or a function of the round that returns
+        either.
+    connected
+        The number of connected clients.
+    server_round
+        The round as the framework counts it, for the function.
+
+    Examples
+    --------
+    >>> cohort_size(18, 30), cohort_size(0.5, 30), cohort_size(lambda r: 2 * r, 30, server_round=3)
+    (18, 15, 6)
+    >>> cohort_size(1.5, 30)
+    Traceback (most recent call last):
+    ...
+    ValueError: clients_per_round must be a whole number >= 1 or a fraction up to 1.0, got 1.5
+    """
+    value = setting(server_round) if callable(setting) else setting
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    if isinstance(value, float) and 0.0 < value <= 1.0:
+        return max(1, int(value * connected + 1e-9))
+    raise ValueError(
+        f"clients_per_round must be a whole number >= 1 or a fraction up to 1.0, got {value!r}"
+    )
+
+
+@dataclass(frozen=True)
+class FederatedRoundEvent(RoundEvent):
+    """A round of a federation, with its record.
+
+    Attributes
+    ----------
+    record
+        The record of the round. Evaluation metrics are added to it after this event.
+
+    Examples
+    --------
+    >>> from adcs.observers import Observer
+    >>> class Refusals(Observer):
+    ...     def on_round(self, event):
+    ...         print(event.record.refused)
+    """
+
+    record: RoundRecord
+
+
+@dataclass
+class Exchange(Generic[Reply]):
+    """Messages that were sent to clients in one go, and the replies that came in time.
+
+    Attributes
+    ----------
+    clients
+        The clients that were asked.
+    replies
+        The replies by client.
+    bytes_down
+        The bytes of the contents that were sent.
+    seconds
+        The time from sending to the end of the wait.
+
+    Examples
+    --------
+    >>> Exchange(clients=[3, 7], bytes_down=800).replies
+    {}
+    """
+
+    clients: Sequence[ClientId] = ()
+    replies: Mapping[ClientId, Reply] = field(default_factory=dict)
+    bytes_down: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Round(Generic[Reply]):
+    """The state of a round.
+
+    Attributes
+    ----------
+    server_round
+        The scheduler's round, counted from 0.
+    record
+        The record of the round.
+    model
+        The model that is sent; None if the strategy addresses no client.
+    clients
+        The clients that may be asked.
+    request
+        What the scheduler has requested.
+    early_replies
+        Training replies that came in answer to the probe; their clients need not train again.
+    done
+        Whether its replies have been aggregated.
+
+    Examples
+    --------
+    >>> Round(server_round=0).record.trained
+    []
+    """
+
+    server_round: int
+    record: RoundRecord = field(default_factory=RoundRecord)
+    model: SentModel | None = None
+    clients: tuple[ClientId, ...] = ()
+    request: Request = field(default_factory=Request)
+    early_replies: dict[ClientId, Reply] = field(default_factory=dict)
+    done: bool = False
+
+
+class RoundDriver(Generic[Reply]):
+    """Drives a scheduler through the rounds of a federation and records them.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler.
+    checks
+        What the metrics of a reply must contain.
+    recorder
+        Accumulates and writes the rounds.
+    observers
+        Observers of the run.
+    warn_once
+        Logs warnings.
+    unweighted
+        The name of a strategy that does not average by `checks.weight_key`, so that a cohort's
+        weights cannot be applied; None if it does.
+
+    Attributes
+    ----------
+    round
+        The current round; None between rounds.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from adcs import Uniform
+    >>> scheduler = Uniform()
+    >>> checks = ReplyChecks("num-examples", "train_loss")
+    >>> driver = RoundDriver(scheduler, checks, Recorder(None, scheduler, "example", {}))
+    >>> driver.begin().clients = (3, 7)
+    >>> driver.set_model({"w": np.zeros(2)}).size
+    2
+    >>> driver.request((3, 7), (), 2).clients
+    ()
+    >>> driver.select((3, 7), (), 2).clients
+    (3, 7)
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        checks: ReplyChecks,
+        recorder: Recorder,
+        *,
+        observers: Iterable[Observer] = (),
+        warn_once: WarnOnce | None = None,
+        unweighted: str | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.checks = checks
+        self.recorder = recorder
+        self.observers = list(observers)
+        self.warn_once = WarnOnce() if warn_once is None else warn_once
+        self.unweighted = unweighted
+        self.round: Round[Reply] | None = None
+        self._reader = ReplyReader(checks)
+        self._sketch: Sketcher | None = scheduler.sketch
+
+    def begin(self) -> Round[Reply]:
+        """Start a round; one that was broken off is not counted, and this one replaces it."""
+        self.close()
+        self.round = Round(self.recorder.rounds_done)
+        return self.round
+
+    def set_model(
+        self,
+        arrays: Mapping[str, NDArray[Any]],
+        patterns: Sequence[str] | None = None,
+        record_name: str = "arrays",
+    ) -> SentModel:
+        """Set the model of the round; parameters as of `SentModel`."""
+        model = SentModel(arrays, patterns, self.recorder.update_keys, record_name)
+        self.recorder.update_keys = model.keys
+        self._current().model = model
+        return model
+
+    def observe_late(self, purpose: Purpose, client: ClientId, reply: Reply) -> None:
+        """Pass the late answer to an earlier round on to the scheduler.
+
+        Parameters
+        ----------
+        purpose
+            What had been asked for.
+        client, reply
+            The client and its answer.
+        """
+        current = self._current()
+        current.record.late.append(
+            {"client": client, "stage": purpose.stage, "server_round": purpose.server_round + 1}
+        )
+        if purpose.stage not in ("probe", "training"):
+            return
+        usable = self._reader.read(purpose, {client: reply}, current.record, sketch=self._sketch)
+        costs = current.record.costs
+        costs.bytes_up += reply.nbytes
+        self._count_work(purpose, [reply])
+        self._enrol(current.server_round, usable.reports)
+        self.scheduler.observe(current.server_round, usable.reports, purpose.stage)
+
+    def request(
+        self, available: Sequence[ClientId], pending: Sequence[ClientId], m: int
+    ) -> Request:
+        """Return the scheduler's request.
+
+        Parameters
+        ----------
+        available, pending
+            The clients that may be asked, and those with a pending answer.
+        m
+            How many clients will be selected.
+        """
+        current = self._current()
+        current.record.pending = list(pending)
+        current.request = self.scheduler.request(current.server_round, available, m)
+        return current.request
+
+    def observe_probe(self, probe: Probe, exchange: Exchange[Reply]) -> None:
+        """Pass the answers to the probe on to the scheduler.
+
+        Parameters
+        ----------
+        probe
+            The probe, from `probes.plan_probe`.
+        exchange
+            Its messages and replies.
+        """
+        current = self._current()
+        record, request = current.record, current.request
+        record.probed = request.clients
+        if "update" in request.signals:
+            self._sketch = request.sketch
+        self._count_traffic(exchange, "probe")
+        started = time.perf_counter()
+        usable = self._reader.read(probe.purpose, exchange.replies, record, sketch=self._sketch)
+        self._enrol(current.server_round, usable.reports)
+        self.scheduler.observe(current.server_round, usable.reports, "probe")
+        record.schedule_seconds += time.perf_counter() - started
+        current.early_replies = usable.trained
+        record.answered = [report.client for report in usable.reports]
+        self._count_work(probe.purpose, exchange.replies.values())
+        without_loss = "loss" in request.signals and all(r.loss is None for r in usable.reports)
+        if without_loss and usable.reports:
+            self.warn_once(
+                "loss",
+                f"no client reported {self.checks.loss_key!r}: name the loss of your training "
+                "replies with loss_key=",
+            )
+
+    def select(self, available: Sequence[ClientId], pending: Sequence[ClientId], m: int) -> Cohort:
+        """Return the cohort of the round.
+
+        Clients that did not answer the probe are left out, unless no others are available.
+
+        Parameters
+        ----------
+        available, pending
+            The clients that may be asked, and those with a pending answer.
+        m
+            How many clients to select.
+        """
+        current = self._current()
+        record = current.record
+        unanswered = set(record.probed).difference(record.answered)
+        candidates = tuple(c for c in available if c not in unanswered) or tuple(available)
+        started = time.perf_counter()
+        record.cohort = self.scheduler.select(current.server_round, candidates, m, pending)
+        record.schedule_seconds += time.perf_counter() - started
+        self.recorder.explain(record, candidates, self.warn_once.log)
+        if self.observers:
+            selection = SelectionEvent(
+                run=self._run,
+                seed=self.scheduler.seed,
+                server_round=current.server_round,
+                scheduler=self.scheduler,
+                available=candidates,
+                pending=tuple(pending),
+                request=current.request,
+                cohort=record.cohort,
+            )
+            for observer in self.observers:
+                observer.on_selection(selection)
+        return record.cohort
+
+    def observe_training(self, exchange: Exchange[Reply]) -> dict[ClientId, Reply]:
+        """Pass the training replies on to the scheduler; return those to aggregate.
+
+        Replies that came with the probe are among them. The cohort's weights are applied.
+
+        Parameters
+        ----------
+        exchange
+            The training messages and their replies.
+        """
+        current = self._current()
+        model, record = current.model, current.record
+        assert model is not None
+        self._count_traffic(exchange, "training")
+        early = {
+            client: current.early_replies[client]
+            for client in record.cohort.clients
+            if client in current.early_replies
+        }
+        purpose = Purpose("training", current.server_round, model)
+        observes = "training" in self.scheduler.observed_sources
+        usable = self._reader.read(
+            purpose,
+            {**exchange.replies, **early},
+            record,
+            sketch=self._sketch,
+            with_update=observes,
+        )
+        self._enrol(current.server_round, usable.reports)
+        if observes:
+            self.scheduler.observe(current.server_round, usable.reports, "training")
+        if usable.trained and has_weights(record.cohort):
+            self._apply_weights(current, model, usable.trained)
+        contents = sum(reply.error is None for reply in exchange.replies.values())
+        record.costs.updates += contents
+        record.costs.extra_updates += contents
+        return usable.trained
+
+    def finish_training(self, trained: Iterable[ClientId]) -> RoundRecord:
+        """End the training of the round; return its record.
+
+        Parameters
+        ----------
+        trained
+            The clients whose replies were aggregated.
+        """
+        current = self._current()
+        record = current.record
+        record.trained = list(trained)
+        record.costs.extra_updates -= len(record.trained)
+        record.log_problems(self.warn_once.log, current.server_round + 1)
+        current.done = True
+        if self.observers:
+            finished = FederatedRoundEvent(
+                run=self._run,
+                seed=self.scheduler.seed,
+                server_round=current.server_round,
+                scheduler=self.scheduler,
+                trained=tuple(record.trained),
+                costs=record.costs,
+                record=record,
+            )
+            for observer in self.observers:
+                observer.on_round(finished)
+        return record
+
+    def observe_evaluation(
+        self, replies: Mapping[ClientId, Reply]
+    ) -> tuple[dict[ClientId, Reply], dict[str, dict[ClientId, float]]]:
+        """Return the evaluation replies to aggregate, and their metrics by client."""
+        record = RoundRecord() if self.round is None else self.round.record
+        usable = self._reader.read_evaluations(replies, record)
+        record.log_problems(self.warn_once.log, self.recorder.rounds_done + 1)
+        record.evaluation = metrics_by_client(
+            {client: reply.metrics for client, reply in usable.items()}, self.checks.weight_key
+        )
+        return usable, record.evaluation
+
+    def close(self) -> None:
+        """Record the round, if its replies have been aggregated."""
+        current, self.round = self.round, None
+        if current is None or not current.done:
+            return
+        line = self.recorder.close(current.record, current.clients)
+        for observer in self.observers:
+            observer.on_evaluation(
+                EvaluationEvent(self._run, self.scheduler.seed, current.server_round, line)
+            )
+
+    def end(self) -> None:
+        """Announce the end of the run."""
+        for observer in self.observers:
+            observer.on_end()
+
+    @property
+    def _run(self) -> str:
+        return type(self.scheduler).__name__
+
+    def _current(self) -> Round[Reply]:
+        if self.round is None:
+            raise RuntimeError("no round has begun: call begin() first")
+        return self.round
+
+    def _apply_weights(
+        self, current: Round[Reply], model: SentModel, replies: Mapping[ClientId, Reply]
+    ) -> None:
+        cohort, key = current.record.cohort, self.checks.weight_key
+        if key is None or self.unweighted is not None:
+            self.warn_once(
+                "weights",
+                f"{self.unweighted or 'the strategy'} aggregates without client weights: those of "
+                f"{type(self.scheduler).__name__} are not used",
+            )
+            return
+        apply_weights(cohort, replies, model, key, self.recorder.examples, current.clients)
+
+    def _enrol(self, server_round: int, reports: Iterable[ClientReport]) -> None:
+        """Report new numbers of examples to the scheduler; clients state theirs in replies."""
+        known = self.recorder.examples
+        new = {
+            report.client: report.examples
+            for report in reports
+            if report.examples and known.get(report.client) != report.examples
+        }
+        known |= new
+        if new:
+            enrolment = [
+                ClientReport(client, server_round, examples=n) for client, n in new.items()
+            ]
+            self.scheduler.observe(server_round, enrolment, "enrolment")
+
+    def _count_traffic(self, exchange: Exchange[Reply], stage: str) -> None:
+        """Add an exchange to the costs of the round, and record who did not answer."""
+        record = self._current().record
+        record.costs.seconds += exchange.seconds
+        record.costs.bytes_down += exchange.bytes_down
+        record.costs.bytes_up += sum(reply.nbytes for reply in exchange.replies.values())
+        missing = [client for client in exchange.clients if client not in exchange.replies]
+        if missing:
+            record.timed_out[stage] = missing
+
+    def _count_work(self, purpose: Purpose, replies: Iterable[Reply]) -> None:
+        """Add the work behind the answers to a probe, or behind late answers, to the costs."""
+        costs = self._current().record.costs
+        contents = sum(reply.error is None for reply in replies)
+        if purpose.model is None:
+            costs.loss_evaluations += contents
+        else:
+            costs.updates += contents
+            costs.extra_updates += contents

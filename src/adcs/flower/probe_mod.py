@@ -1,0 +1,57 @@
+"""The client's side: a mod that answers probes with the user's own train handler."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from adcs.federated.probes import ANSWER, QUESTION, answer_partition, answer_probe
+from adcs.federated.replies import SentModel
+from adcs.flower.transport import FlowerReply, find_question, sent_arrays
+
+
+def probe_mod(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
+    """Answer a scheduler's probes; pass every other message on.
+
+    A probe runs the train handler on a copy of the context and sends back a sketch of the update,
+    its norm, the loss and the number of examples. Files and globals that the handler writes are not
+    protected. Put this mod first in the list: what other mods do to an update (clipping, noise) is
+    then done before it is sketched.
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> app = ClientApp(mods=[probe_mod])
+    """
+    question = find_question(message.content) if message.has_content() else None
+    if question is None:
+        return call_next(message, context)
+    if question.partition:
+        return _answer(message, answer_partition(context.node_config.get("partition-id")))
+    name, arrays = sent_arrays(message.content)
+    model = SentModel(arrays, question.arrays, record_name=name)
+    # The handler gets what it would get in training, in records that it may change.
+    message.content = RecordDict(
+        {name: record.copy() for name, record in message.content.items() if name != QUESTION}
+    )
+    started = time.perf_counter()
+    reply = call_next(message, copy.deepcopy(context))
+    seconds = time.perf_counter() - started
+    if not reply.has_content():
+        return reply
+    trained = FlowerReply(reply)
+
+    def update() -> list[Any]:
+        return model.update(trained.checked_arrays(model))
+
+    return _answer(message, answer_probe(question, trained.metrics, update, seconds))
+
+
+def _answer(message: Message, values: dict[str, Any]) -> Message:
+    return Message(RecordDict({ANSWER: ConfigRecord(values)}), reply_to=message)

@@ -1,0 +1,482 @@
+"""Any Flower strategy, with clients selected by a scheduler."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import (
+    Bulyan,
+    FedMedian,
+    FedTrimmedAvg,
+    FedXgbBagging,
+    FedXgbCyclic,
+    Krum,
+    QFedAvg,
+    Result,
+    Strategy,
+)
+
+from adcs._types import ClientId
+from adcs._validation import check_number
+from adcs.federated.client_registry import ClientRegistry, PendingMessage, node_client_id
+from adcs.federated.probes import plan_probe
+from adcs.federated.recorder import Recorder, RoundRecord, evaluation_summaries
+from adcs.federated.replies import Purpose, ReplyChecks
+from adcs.federated.round import ClientsPerRound, Exchange, RoundDriver, cohort_size
+from adcs.federated.warn_once import WarnOnce
+from adcs.flower.transport import (
+    FlowerReply,
+    Transport,
+    clock_of,
+    identity_content,
+    new_message,
+    probe_messages,
+    sent_arrays,
+    sent_bytes,
+)
+from adcs.observers import Observer
+from adcs.schedulers.base import Request, Scheduler
+
+log = logging.getLogger("flwr.adcs")
+
+Eligible = Callable[[ClientId, NodeInfo], bool]
+"""Says whether a client may be asked, from its id and what Flower knows about its node."""
+
+UNWEIGHTED = (Bulyan, FedMedian, FedTrimmedAvg, FedXgbBagging, FedXgbCyclic, Krum, QFedAvg)
+"""Flower's strategies that aggregate without weights, or with weights of their own."""
+
+
+@dataclass
+class _FlowerRound:
+    """Flower's own state of a round.
+
+    Attributes
+    ----------
+    clock
+        The grid's clock.
+    training
+        The strategy's training message for each node that it addresses.
+    nodes
+        The node of each client that may be asked.
+    sent, sent_at
+        The training messages of the cohort, and when they were sent.
+    """
+
+    clock: Callable[[], float]
+    training: Mapping[int, Message] = field(default_factory=dict)
+    nodes: dict[ClientId, int] = field(default_factory=dict)
+    sent: list[Message] = field(default_factory=list)
+    sent_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.sent_at = self.clock()
+
+
+class Scheduled(Strategy):
+    """Wraps a Flower strategy so that a scheduler selects the clients that train.
+
+    The strategy does everything else as before: what is sent, how replies are aggregated, who
+    evaluates. Give it `fraction_train=1.0`, so that it addresses every node; the scheduler selects
+    from the nodes that it addresses. Flower counts rounds from 1, schedulers from 0.
+
+    Parameters
+    ----------
+    strategy
+        The strategy to wrap.
+    scheduler
+        Any scheduler of this library, or your own.
+    clients_per_round
+        A number of clients, a fraction of those connected and eligible (a float up to 1.0), or a
+        function of Flower's round number that returns either.
+    eligible
+        A function of a client's id and Flower's `NodeInfo` that says whether the client may be
+        asked at all.
+    arrays
+        Shell patterns, such as `["head.*"]`, of the arrays that make up the update which the
+        scheduler observes. By default all floating-point arrays except normalisation statistics.
+    loss_key
+        The name of the loss in the metrics of training replies.
+    probe_timeout
+        Seconds to wait for probes; None waits as long as for training. A probe for whole updates
+        is the training of its round and always waits as long as training.
+    patience
+        Seconds after the end of the wait during which a client that has not answered is not asked
+        again.
+    authenticated
+        Whether the SuperLink authenticates nodes (`--enable-supernode-auth`). A node's key is
+        then its identity.
+    partition_ids
+        Whether to ask each new node, once, for its partition id, which is its identity when nodes
+        are not authenticated. Needs `probe_mod` at the client; False uses node ids.
+    max_examples
+        The largest number of examples that a client may report; a larger one is refused.
+    folder
+        A run folder for a record of each round and for checkpoints. Resumes if the folder has a
+        checkpoint.
+    observers
+        Observers of the run (`adcs.observers`).
+
+    Examples
+    --------
+    >>> import adcs
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> strategy = Scheduled(FedAvg(), adcs.ADCS(theta=0.8), clients_per_round=18)
+    >>> strategy.rounds_done
+    0
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        scheduler: Scheduler,
+        *,
+        clients_per_round: ClientsPerRound,
+        eligible: Eligible | None = None,
+        arrays: Sequence[str] | None = None,
+        loss_key: str = "train_loss",
+        probe_timeout: float | None = None,
+        patience: float = 600.0,
+        authenticated: bool = False,
+        partition_ids: bool = True,
+        max_examples: float = 1e7,
+        folder: str | Path | None = None,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        _check_kinds(strategy, scheduler)
+        if isinstance(arrays, str):
+            raise ValueError(f"arrays must be a list of patterns, got the string {arrays!r}")
+        if not callable(clients_per_round):
+            cohort_size(clients_per_round, 1)
+        for name, value in (("patience", patience), ("max_examples", max_examples)):
+            if value != math.inf:
+                check_number(name, value, minimum=0)
+        self.strategy = strategy
+        self.scheduler = scheduler
+        self.clients_per_round = clients_per_round
+        self.eligible = eligible
+        self.arrays = None if arrays is None else tuple(arrays)
+        self.probe_timeout = probe_timeout
+        inner = innermost(strategy)
+        checks = ReplyChecks(
+            weight_key=getattr(inner, "weighted_by_key", None),
+            loss_key=loss_key,
+            required_loss_key=getattr(inner, "train_loss_key", None),
+            max_examples=max_examples,
+        )
+        per_round = "a function" if callable(clients_per_round) else clients_per_round
+        config = {"strategy": type(strategy).__name__, "clients_per_round": per_round}
+        self._warn_once = WarnOnce(log)
+        self._driver = RoundDriver[FlowerReply](
+            scheduler,
+            checks,
+            Recorder(folder, scheduler, "flower", config),
+            observers=observers,
+            warn_once=self._warn_once,
+            unweighted=None if averages_by_weight(strategy) else type(strategy).__name__,
+        )
+        self._registry = ClientRegistry[int](
+            authenticated=authenticated, partition_ids=partition_ids, patience=patience
+        )
+        self._transport = Transport(self._registry)
+        self._current: _FlowerRound | None = None
+        self._evaluating: tuple[list[Message], Callable[[], float]] = ([], time.monotonic)
+        self._without_mod: set[int] = set()
+        self._timeout: float | None = 3600.0
+        self._evaluate_config = ConfigRecord()
+        fraction = getattr(inner, "fraction_train", 1.0)
+        if fraction < 1.0:
+            self._warn_once(
+                "fraction",
+                f"the strategy has fraction_train={fraction}: in each round the scheduler sees "
+                "only the nodes that it draws; set fraction_train=1.0",
+            )
+        if scheduler.constraints.caps is not None and not authenticated:
+            self._warn_once(
+                "caps",
+                "caps apply to client ids, and without authenticated=True a node can claim the id "
+                "of another client or return with a new one",
+            )
+        if self.rounds_done:
+            log.info("resuming after round %d of %s", self.rounds_done, folder)
+
+    @property
+    def rounds_done(self) -> int:
+        """The number of rounds done, including those before a restart."""
+        return self._driver.recorder.rounds_done
+
+    @property
+    def recorder(self) -> Recorder:
+        """Costs, counts and numbers of examples of the run so far."""
+        return self._driver.recorder
+
+    @property
+    def observers(self) -> list[Observer]:
+        """The observers of the run; more can be added."""
+        return self._driver.observers
+
+    def summary(self) -> None:
+        """Log the scheduler's settings, then the strategy's."""
+        log.info("\t├──> Scheduled by %s", type(self.scheduler).__name__)
+        log.info("\t│\t└── Clients per round: %s", self.clients_per_round)
+        self.strategy.summary()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the federation, as any Flower strategy does."""
+        self._timeout = timeout
+        self._evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
+        try:
+            return super().start(
+                grid,
+                initial_arrays,
+                num_rounds,
+                timeout,
+                train_config,
+                evaluate_config,
+                evaluate_fn,
+            )
+        finally:
+            self._driver.end()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Probe if the scheduler requests it, select, and return the cohort's messages."""
+        driver = self._driver
+        this_round = driver.begin()
+        current = self._current = _FlowerRound(clock_of(grid))
+        late = self._transport.collect_late(grid)
+        # After a restart `server_round` counts from 1 again; `rounds_done` does not.
+        flower_round = this_round.server_round + 1
+        messages = list(self.strategy.configure_train(flower_round, arrays, config, grid))
+        if not messages:
+            return []
+        current.training = {message.metadata.dst_node_id: message for message in messages}
+        name, values = sent_arrays(messages[0].content)
+        driver.set_model(values, self.arrays, name)
+        current.nodes = self._resolve_clients(grid, current.training, late, this_round.record)
+        this_round.clients = tuple(current.nodes)
+        self._observe_late(late, current.nodes)
+        if not current.nodes:
+            return []
+        m = cohort_size(self.clients_per_round, len(current.nodes), flower_round)
+        request = driver.request(*self._registry.split(current.nodes), m)
+        if request.clients:
+            self._probe(grid, current, request)
+        cohort = driver.select(*self._registry.split(current.nodes), m)
+        current.sent = [
+            new_message(current.training[current.nodes[client]])
+            for client in cohort.clients
+            if client not in this_round.early_replies
+        ]
+        current.sent_at = current.clock()
+        return current.sent
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check the replies, pass them to the scheduler, and let the strategy aggregate them."""
+        driver, current, this_round = self._driver, self._current, self._driver.round
+        if current is None or this_round is None or this_round.model is None:
+            result = self.strategy.aggregate_train(self.rounds_done + 1, replies)
+            if this_round is not None:
+                driver.finish_training(())
+            return result
+        purpose = Purpose("training", this_round.server_round, this_round.model)
+        answered = self._transport.match(current.sent, replies, purpose, current.clock())
+        usable = driver.observe_training(self._exchange(current, answered))
+        arrays: ArrayRecord | None = None
+        metrics: MetricRecord | None = None
+        if usable:  # Some strategies divide by the number of replies.
+            errors = [reply for reply in answered.values() if reply.error is not None]
+            messages = [reply.message for reply in (*usable.values(), *errors)]
+            arrays, metrics = self.strategy.aggregate_train(this_round.server_round + 1, messages)
+        record = driver.finish_training(() if arrays is None else usable)
+        combined = MetricRecord() if metrics is None else metrics
+        for name, value in record.summary().items():
+            combined[f"adcs-{name.replace('_', '-')}"] = value
+        return arrays, combined
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the strategy's messages, without those to nodes with a pending answer."""
+        messages = self.strategy.configure_evaluate(self.rounds_done + 1, arrays, config, grid)
+        pending = self._registry.pending_nodes()
+        sent = [message for message in messages if message.metadata.dst_node_id not in pending]
+        self._evaluating = (sent, clock_of(grid))
+        return sent
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Let the strategy aggregate, and add worst, worst 20 % and average over clients."""
+        sent, clock = self._evaluating
+        purpose = Purpose("evaluation", self.rounds_done)
+        answered = self._transport.match(sent, replies, purpose, clock())
+        usable, by_client = self._driver.observe_evaluation(
+            {self._registry.client_of(node): reply for node, reply in answered.items()}
+        )
+        errors = [reply for reply in answered.values() if reply.error is not None]
+        messages = [reply.message for reply in (*usable.values(), *errors)]
+        metrics = self.strategy.aggregate_evaluate(self.rounds_done + 1, messages)
+        if metrics is not None:
+            for name, value in evaluation_summaries(by_client).items():
+                metrics[name] = value
+        self._driver.close()
+        return metrics
+
+    def _resolve_clients(
+        self,
+        grid: Grid,
+        nodes: Iterable[int],
+        late: Iterable[tuple[PendingMessage[int], FlowerReply]],
+        record: RoundRecord,
+    ) -> dict[ClientId, int]:
+        """Return the node of each client that may be asked, after asking new nodes who they are."""
+        registry = self._registry
+        for message, reply in late:
+            if message.purpose.stage == "identity":
+                self._identify(message.node, reply)
+        addressed = set(nodes)
+        infos = {info.node_id: info for info in grid.get_nodes() if info.node_id in addressed}
+        content = identity_content()
+        messages = [Message(content, node, "train") for node in registry.unidentified(infos)]
+        purpose = Purpose("identity", self.rounds_done)
+        answered = self._transport.send(grid, messages, self._probe_wait(), purpose)
+        without_mod = [node for node, reply in answered.items() if not self._identify(node, reply)]
+        before = registry.clients
+        clients = registry.resolve({node: info.public_key for node, info in infos.items()})
+        record.renamed = {
+            before[node]: client
+            for client, node in clients.items()
+            if before.get(node) == node_client_id(node) != client
+        }
+        for old, client in record.renamed.items():
+            log.info("%s is identified as %s", old, client)
+        record.id_conflicts = dict(registry.id_conflicts)
+        for client, reason in record.id_conflicts.items():
+            self._warn_once(("id conflict", client), f"{client}: {reason}")
+        if without_mod:
+            self._record_without_mod({registry.client_of(n): n for n in without_mod}, record)
+        if self.eligible is None:
+            return clients
+        return {c: node for c, node in clients.items() if self.eligible(c, infos[node])}
+
+    def _identify(self, node: int, reply: FlowerReply) -> bool:
+        """Take the partition id from a reply; return whether the node has the mod."""
+        if reply.error is not None:
+            # Without the mod, the user's handler is called with an empty message.
+            raised = reply.message.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            if raised:
+                self._registry.identify(node)
+            return not raised
+        answer = reply.answer
+        self._registry.identify(node, None if answer is None else answer.get("partition-id"))
+        return answer is not None
+
+    def _record_without_mod(self, nodes: Mapping[ClientId, int], record: RoundRecord) -> None:
+        """Record clients whose app lacks the mod, and log each of their nodes once."""
+        record.without_mod = list(dict.fromkeys([*record.without_mod, *nodes]))
+        new = [node for node in nodes.values() if node not in self._without_mod]
+        self._without_mod.update(new)
+        if new:
+            log.warning(
+                "no probe_mod in the ClientApp of node %s: add ClientApp(mods=[probe_mod]). Until "
+                "then it goes by its node id, and a probe costs it a whole training reply "
+                "(partition_ids=False stops the question for its partition id)",
+                ", ".join(str(node) for node in new),
+            )
+
+    def _observe_late(
+        self,
+        late: Iterable[tuple[PendingMessage[int], FlowerReply]],
+        nodes: Mapping[ClientId, int],
+    ) -> None:
+        """Pass late answers of clients that are still there on to the scheduler."""
+        clients = {node: client for client, node in nodes.items()}
+        for message, reply in late:
+            if message.node in clients and message.purpose.stage != "identity":
+                self._driver.observe_late(message.purpose, clients[message.node], reply)
+
+    def _probe(self, grid: Grid, current: _FlowerRound, request: Request) -> None:
+        """Send the probe that the scheduler requests, and pass the answers on to it."""
+        driver, this_round = self._driver, self._driver.round
+        assert this_round is not None
+        assert this_round.model is not None
+        probe = plan_probe(request, this_round.server_round, this_round.model, driver.checks)
+        training = [current.training[current.nodes[client]] for client in request.clients]
+        current.sent = probe_messages(probe, training, self._evaluate_config)
+        current.sent_at = current.clock()
+        wait = self._timeout if probe.is_training else self._probe_wait()
+        answered = self._transport.send(grid, current.sent, wait, probe.purpose)
+        driver.observe_probe(probe, self._exchange(current, answered))
+        if probe.question is not None and this_round.early_replies:
+            without_mod = {client: current.nodes[client] for client in this_round.early_replies}
+            self._record_without_mod(without_mod, this_round.record)
+
+    def _exchange(
+        self, current: _FlowerRound, answered: Mapping[int, FlowerReply]
+    ) -> Exchange[FlowerReply]:
+        """Return the messages that were sent last and their replies, by client."""
+        clients = {node: client for client, node in current.nodes.items()}
+        return Exchange(
+            clients=[clients[message.metadata.dst_node_id] for message in current.sent],
+            replies={clients[node]: reply for node, reply in answered.items()},
+            bytes_down=sent_bytes(current.sent),
+            seconds=current.clock() - current.sent_at,
+        )
+
+    def _probe_wait(self) -> float | None:
+        return self._timeout if self.probe_timeout is None else self.probe_timeout
+
+
+def innermost(strategy: Strategy) -> Strategy:
+    """Return the strategy that others (differential privacy) are wrapped around."""
+    while isinstance(inner := getattr(strategy, "strategy", None), Strategy):
+        strategy = inner
+    return strategy
+
+
+def averages_by_weight(strategy: Strategy) -> bool:
+    """Return whether the strategy averages models by its `weighted_by_key`.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> averages_by_weight(FedAvg()), averages_by_weight(QFedAvg(client_learning_rate=0.1))
+    (True, False)
+    """
+    inner = innermost(strategy)
+    return hasattr(inner, "weighted_by_key") and not isinstance(inner, UNWEIGHTED)
+
+
+def _check_kinds(strategy: object, scheduler: object) -> None:
+    """Refuse anything but a strategy of Flower's message API and a scheduler."""
+    if not isinstance(strategy, Strategy):
+        raise ValueError(
+            "strategy must be one of flwr.serverapp.strategy, got "
+            f"{type(strategy).__module__}.{type(strategy).__name__}"
+        )
+    if not isinstance(scheduler, Scheduler):
+        raise ValueError(f"scheduler must be a scheduler, such as adcs.ADCS(), got {scheduler!r}")
+    if getattr(strategy, "accountant", None) is not None:
+        raise ValueError(
+            "a privacy accountant counts the nodes that its strategy addresses, which are all of "
+            "them here; give the strategy no accountant"
+        )

@@ -1,0 +1,327 @@
+"""Flower messages: sending them, matching replies, and converting both to plain values.
+
+Flower forgets a message whose reply did not come in time, while the node continues to work on it.
+`Transport` keeps such messages in the client registry and collects late replies before each round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from adcs.federated.client_registry import ClientRegistry, PendingMessage
+from adcs.federated.probes import ANSWER, QUESTION, Probe, ProbeQuestion
+from adcs.federated.replies import Arrays, ClientReply, Layout, Purpose, SentModel
+
+
+def clock_of(grid: Grid) -> Callable[[], float]:
+    """Return the clock of a grid that has one, as `LocalGrid` does, else the machine's."""
+    clock: Callable[[], float] = getattr(grid, "clock", time.monotonic)
+    return clock
+
+
+class Transport:
+    """Sends messages, matches replies, and keeps unanswered messages in the client registry.
+
+    Parameters
+    ----------
+    registry
+        The client registry.
+    """
+
+    def __init__(self, registry: ClientRegistry[int]) -> None:
+        self.registry = registry
+
+    def send(
+        self, grid: Grid, messages: Sequence[Message], timeout: float | None, purpose: Purpose
+    ) -> dict[int, FlowerReply]:
+        """Send messages, wait, and return the reply of each node that has answered."""
+        if not messages:
+            return {}
+        replies = grid.send_and_receive(messages, timeout=timeout)
+        return self.match(messages, replies, purpose, clock_of(grid)())
+
+    def match(
+        self,
+        messages: Iterable[Message],
+        replies: Iterable[Message],
+        purpose: Purpose,
+        now: float,
+    ) -> dict[int, FlowerReply]:
+        """Return the reply of each node that has answered; the others are pending from now on.
+
+        Replies are matched by the message they reply to: an error made by the SuperLink carries
+        the SuperLink's own node id.
+        """
+        nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        nodes.pop("", None)
+        answered: dict[int, FlowerReply] = {}
+        for reply in replies:
+            node = nodes.pop(reply.metadata.reply_to_message_id, None)
+            if node is not None:
+                answered[node] = FlowerReply(reply)
+        for message_id, node in nodes.items():
+            self.registry.add_pending(message_id, node, purpose, now)
+        return answered
+
+    def collect_late(self, grid: Grid) -> list[tuple[PendingMessage[int], FlowerReply]]:
+        """Return the late replies that have arrived, and forget messages that are too old."""
+        late = []
+        pending = self.registry.pending_messages()
+        for reply in grid.pull_messages(pending) if pending else ():
+            message = self.registry.pop_pending(reply.metadata.reply_to_message_id)
+            if message is not None:
+                late.append((message, FlowerReply(reply)))
+        self.registry.expire(clock_of(grid)())
+        return late
+
+
+class FlowerReply(ClientReply):
+    """A reply message of Flower's.
+
+    Parameters
+    ----------
+    message
+        The message. Its content is replaced by a changed copy where the reply is changed.
+    """
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+
+    @property
+    def error(self) -> str | None:
+        """Flower's error code and reason, or None."""
+        if not self.message.has_error():
+            return None
+        error = self.message.error
+        return f"error {error.code}: {str(error.reason)[:200]}"
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the content."""
+        return content_bytes(self.message.content) if self.message.has_content() else 0
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics of all MetricRecords together."""
+        return metrics_of(self.message.content)
+
+    @property
+    def layout(self) -> Layout:
+        """Names, kinds and keys of the ArrayRecords and MetricRecords."""
+        return tuple(
+            (
+                name,
+                type(record).__name__,
+                tuple(
+                    sorted(
+                        (key, len(value) if isinstance(value, list) else -1)
+                        for key, value in record.items()
+                    )
+                ),
+            )
+            for name, record in sorted(self.message.content.items())
+            if isinstance(record, (ArrayRecord, MetricRecord))
+        )
+
+    @property
+    def answer(self) -> dict[str, Any] | None:
+        """The answer of `probe_mod`."""
+        record = self.message.content.get(ANSWER)
+        return dict(record.items()) if isinstance(record, ConfigRecord) else None
+
+    def arrays(self, model: SentModel) -> Arrays:
+        """Return the arrays of the model's record, or raise ValueError if one cannot be read."""
+        return read_arrays(self._array_record(model)[1])
+
+    def replace_arrays(self, arrays: Mapping[str, NDArray[Any]], model: SentModel) -> None:
+        """Replace arrays in a copy of the model's record."""
+        name, record = self._array_record(model)
+        changed = record.copy()
+        for key, values in arrays.items():
+            changed[key] = Array(values)
+        self._replace_record(name, changed)
+
+    def replace_metric(self, key: str, value: float) -> None:
+        """Replace a metric in a copy of its record."""
+        for name, record in list(self.message.content.items()):
+            if isinstance(record, MetricRecord) and key in record:
+                changed = record.copy()
+                changed[key] = value
+                self._replace_record(name, changed)
+
+    def check_records(self, *, arrays: bool) -> None:
+        """Raise ValueError unless there is one record of each kind, as Flower's strategies need."""
+        for kind in (ArrayRecord, MetricRecord) if arrays else (MetricRecord,):
+            count = sum(isinstance(record, kind) for record in self.message.content.values())
+            if count != 1:
+                raise ValueError(f"reply must have one {kind.__name__}, got {count}")
+
+    def _array_record(self, model: SentModel) -> tuple[str, ArrayRecord]:
+        """Return the ArrayRecord of the name that was sent, else the first one."""
+        content = self.message.content
+        for name in (model.record_name, *content):
+            if isinstance(record := content.get(name), ArrayRecord):
+                return name, record
+        raise ValueError("reply must carry an ArrayRecord, got none")
+
+    def _replace_record(self, name: str, record: ArrayRecord | MetricRecord) -> None:
+        self.message.content = RecordDict({**dict(self.message.content.items()), name: record})
+
+
+def metrics_of(content: RecordDict) -> dict[str, Any]:
+    """Return the metrics of all MetricRecords of a content.
+
+    >>> metrics_of(RecordDict({"metrics": MetricRecord({"train_loss": 0.5})}))
+    {'train_loss': 0.5}
+    """
+    return {
+        key: value
+        for record in content.values()
+        if isinstance(record, MetricRecord)
+        for key, value in record.items()
+    }
+
+
+def read_arrays(record: ArrayRecord) -> Arrays:
+    """Return a record's arrays, or raise ValueError if one cannot be read.
+
+    >>> import numpy as np
+    >>> read_arrays(ArrayRecord({"w": Array(np.ones(2))}))
+    {'w': array([1., 1.])}
+    """
+    arrays: Arrays = {}
+    for key, array in record.items():
+        try:
+            arrays[key] = array.numpy()
+        except Exception as error:  # np.load raises many kinds on foreign bytes
+            raise ValueError(f"array {key!r} cannot be read: {str(error)[:80]}") from error
+        if tuple(array.shape) != arrays[key].shape:
+            raise ValueError(
+                f"array {key!r} must have the shape of its header {tuple(array.shape)}, "
+                f"got {arrays[key].shape}"
+            )
+    return arrays
+
+
+def sent_arrays(content: RecordDict) -> tuple[str, Arrays]:
+    """Return the name and the arrays of the first ArrayRecord of a training message.
+
+    >>> import numpy as np
+    >>> sent_arrays(RecordDict({"arrays": ArrayRecord({"w": Array(np.zeros(2))})}))
+    ('arrays', {'w': array([0., 0.])})
+    """
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord):
+            return name, read_arrays(record)
+    raise ValueError("a training message must carry an ArrayRecord, got none")
+
+
+def identity_content() -> RecordDict:
+    """Return the content of a message that asks a node for its partition id."""
+    return RecordDict({QUESTION: ConfigRecord(ProbeQuestion(partition=True).encode())})
+
+
+def find_question(content: RecordDict) -> ProbeQuestion | None:
+    """Return the question in a message's content, or None if the message is no probe.
+
+    >>> find_question(identity_content())
+    ProbeQuestion(partition=True, sketch=None, loss_key='', weight_key='', arrays=None)
+    """
+    record: Any = content.get(QUESTION)
+    return None if record is None else ProbeQuestion.decode(record)
+
+
+def probe_messages(
+    probe: Probe, training: Iterable[Message], evaluate_config: ConfigRecord
+) -> list[Message]:
+    """Return the messages of a probe.
+
+    Flower sends a message to a handler before mods run, so a question travels in a message of type
+    `train`; `probe_mod` removes it before the user's handler is called.
+
+    Parameters
+    ----------
+    probe
+        The probe.
+    training
+        The strategy's training message for each node to probe.
+    evaluate_config
+        The configuration of evaluate messages.
+    """
+    # Flower counts rounds from 1.
+    config = {**dict(evaluate_config.items()), "server-round": probe.purpose.server_round + 1}
+    evaluate = ConfigRecord(config)
+    question = None if probe.question is None else ConfigRecord(probe.question.encode())
+    messages = []
+    for message in training:
+        content = message.content
+        if probe.handler == "evaluate":
+            content = _evaluation_content(content, evaluate)
+        elif question is not None:
+            # A new RecordDict: all messages of a strategy share one content.
+            content = RecordDict({**dict(content.items()), QUESTION: question})
+        messages.append(Message(content, message.metadata.dst_node_id, probe.handler))
+    return messages
+
+
+def _evaluation_content(content: RecordDict, config: ConfigRecord) -> RecordDict:
+    """Return the arrays of a training message with the configuration of an evaluation."""
+    names = [name for name, record in content.items() if isinstance(record, ConfigRecord)]
+    return RecordDict(
+        {
+            **{n: record for n, record in content.items() if isinstance(record, ArrayRecord)},
+            names[0] if names else "config": config,
+        }
+    )
+
+
+def new_message(message: Message) -> Message:
+    """Return a new message of the same content: a time to live counts from construction."""
+    metadata = message.metadata
+    return Message(
+        message.content,
+        metadata.dst_node_id,
+        metadata.message_type,
+        ttl=metadata.ttl,
+        group_id=metadata.group_id,
+    )
+
+
+def content_bytes(content: RecordDict) -> int:
+    """Return the bytes of a content: keys and values, without Flower's overhead.
+
+    >>> content_bytes(RecordDict({"config": ConfigRecord({"lr": 0.1})}))
+    10
+    """
+    return sum(
+        len(key) + _value_bytes(value)
+        for record in content.values()
+        for key, value in record.items()
+    )
+
+
+def sent_bytes(messages: Iterable[Message]) -> int:
+    """Return the bytes of the contents of messages; those of a strategy share one content."""
+    sizes: dict[int, int] = {}
+    total = 0
+    for message in messages:
+        content = message.content
+        if id(content) not in sizes:
+            sizes[id(content)] = content_bytes(content)
+        total += sizes[id(content)]
+    return total
+
+
+def _value_bytes(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(_value_bytes(item) for item in value)
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    # An Array holds serialised data; numbers travel in 64 bits.
+    return len(value.data) if hasattr(value, "shape") else 8

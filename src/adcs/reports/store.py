@@ -1,0 +1,338 @@
+"""The latest usable report of each client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from adcs._types import ClientId, Float64Array, FloatArray
+from adcs._validation import brief, iterate
+from adcs.reports.form import Form, FormVote, check_compatible
+from adcs.reports.report import (
+    FACTS,
+    LEARNING_SIGNALS,
+    NUMBERS,
+    ClientReport,
+    as_client_id,
+    flatten,
+    has_learning_signal,
+    validate_report,
+    with_plain_types,
+)
+from adcs.reports.sketch import Sketch, Sketcher
+from adcs.reports.table import ReportTable
+
+Refusal = tuple[ClientId, str]
+"""A client whose report was refused, and the reason."""
+
+
+class ReportStore(Mapping[ClientId, ClientReport]):
+    """The latest usable report of each client: a mapping from clients to reports.
+
+    A client's learning signals are replaced as a whole by newer ones, because they belong to one
+    model; each fact about it is kept until a newer one arrives. All updates, or sketches, have one
+    form: that of most clients' last ones.
+
+    Parameters
+    ----------
+    sketcher
+        If given, whole updates are replaced by their sketches when they arrive.
+
+    Attributes
+    ----------
+    version
+        Counts changes: equal versions, equal contents.
+    generation
+        Counts how often all learning signals were dropped because the form of most updates
+        changed.
+
+    Examples
+    --------
+    >>> store = ReportStore()
+    >>> refused = store.record([ClientReport("a", 0, examples=10), ClientReport("a", 0, loss=2.0)])
+    >>> store["a"].examples, store["a"].loss
+    (10, 2.0)
+    """
+
+    def __init__(self, sketcher: Sketcher | None = None) -> None:
+        self.version = 0
+        self.generation = 0
+        self._sketcher = sketcher
+        self._reports: dict[ClientId, ClientReport] = {}
+        self._table: ReportTable | None = None  # newer than the reports, and not merged yet
+        self._latest = -1  # the latest round of learning signals
+        self._facts: set[str] = set()  # names of the facts that any client has reported
+        self._vote = FormVote()
+
+    def __getitem__(self, client: ClientId) -> ClientReport:
+        return self._merged()[client]
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._merged()
+
+    def __len__(self) -> int:
+        return len(self._merged())
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._merged())
+
+    @property
+    def width(self) -> int | None:
+        """How many numbers updates, or sketches, have; None before the first one."""
+        return None if self._vote.form is None else self._vote.form.size
+
+    def fresh_values(
+        self, name: str, server_round: int, clients: tuple[ClientId, ...]
+    ) -> tuple[tuple[ClientId, ...], Float64Array]:
+        """Return those of the clients that reported a number in this round, and the numbers.
+
+        The name is that of a number of `ClientReport`: "loss", "update_norm" and so on.
+
+        >>> store = ReportStore()
+        >>> refused = store.record([ClientReport(1, 5, loss=2.0), ClientReport(2, 4, loss=1.0)])
+        >>> store.fresh_values("loss", 5, (1, 2))
+        ((1,), array([2.]))
+        """
+        table = self._table
+        if table is not None and table.server_round == server_round and table.clients == clients:
+            column = table.column("norm" if name == "update_norm" else name)
+            if column is not None:
+                return clients, column.astype(np.float64)
+        pairs = [
+            (client, value)
+            for client in clients
+            if (report := self.get(client)) is not None
+            and report.server_round == server_round
+            and (value := getattr(report, name)) is not None
+        ]
+        numbers = np.array([value for _, value in pairs], dtype=np.float64)
+        return tuple(client for client, _ in pairs), numbers
+
+    def vectors(self, clients: Sequence[ClientId]) -> FloatArray:
+        """Return the updates, or sketches, of clients that have one, a row each.
+
+        >>> store = ReportStore()
+        >>> refused = store.record([ClientReport(c, 0, update=[c, 1.0]) for c in (1, 2)])
+        >>> store.vectors([2, 1])
+        array([[2., 1.],
+               [1., 1.]])
+        """
+        found = [self._merged()[client].vector for client in clients]
+        return np.stack([vector for vector in found if vector is not None])
+
+    def record(self, reports: Iterable[ClientReport]) -> list[Refusal]:
+        """Keep the usable reports; return client and reason of each that was refused."""
+        usable, refused = self.check(reports)
+        self.add(usable)
+        return refused
+
+    def check(
+        self, reports: Iterable[ClientReport]
+    ) -> tuple[Sequence[ClientReport], list[Refusal]]:
+        """Return the usable reports and, for each of the others, client and reason.
+
+        Usable updates count towards the form that all updates must have.
+
+        >>> ReportStore().check([ClientReport(1, 0, loss=float("nan"))])
+        ([], [(1, 'loss must be finite, got nan')])
+        """
+        if isinstance(reports, ReportTable) and reports.is_valid:
+            return reports, []
+        valid, refused = screen(reports)
+        form = self._update_form(valid)
+        usable: list[ClientReport] = []
+        for report in valid:
+            reason = check_compatible(report, form, self._sketcher)
+            if reason is None:
+                try:
+                    usable.append(self._sketched(report))
+                except ValueError as error:
+                    reason = str(error)
+            if reason is not None:
+                refused.append((report.client, reason))
+        return usable, refused
+
+    def _update_form(self, reports: Sequence[ClientReport]) -> Form | None:
+        """Let reports vote on the form of updates; drop all signals of another one."""
+        before = self._vote.form
+        forms = {
+            report.client: form
+            for report in reports
+            if (form := Form.of(report, self._sketcher)) is not None
+        }
+        form = self._vote.update(forms) if forms else before
+        if before is not None and form is not None and not before.agrees(form):
+            self._drop_learning_signals()
+        return form
+
+    def _sketched(self, report: ClientReport) -> ClientReport:
+        if self._sketcher is None or report.update is None:
+            return report
+        sketch = self._sketcher.sketch(flatten(report.update))
+        size = sketch.update_size
+        return replace(report, update=None, sketch=Sketch(sketch.values, sketch.norm, size))
+
+    def _drop_learning_signals(self) -> None:
+        nothing = dict.fromkeys(LEARNING_SIGNALS)
+        self._reports = {
+            client: replace(report, **nothing)  # type: ignore[arg-type]
+            for client, report in self._merged().items()
+        }
+        self.version += 1
+        self.generation += 1
+
+    def add(self, usable: Sequence[ClientReport], server_round: int | None = None) -> None:
+        """Keep reports that `check` has found usable.
+
+        Parameters
+        ----------
+        usable
+            The reports.
+        server_round
+            The present round. Where it is given, learning signals of an older model than those
+            kept do not replace them: they came late. Signals of a round yet to come do not count
+            as newer, for rounds may have begun anew.
+        """
+        if self._replaces_all(usable, server_round):
+            if self._table is not None and self._table.clients != usable.clients:
+                self._merged()
+            self._table = usable.copy()
+            self._latest = max(self._latest, usable.server_round)
+            self._facts |= usable.signals.intersection(FACTS)
+        else:
+            in_table = isinstance(usable, ReportTable)
+            for report in usable:
+                self._add(with_plain_types(report) if in_table else report, server_round)
+        self.version += bool(usable)
+
+    def _replaces_all(
+        self, reports: Sequence[ClientReport], server_round: int | None
+    ) -> TypeGuard[ReportTable]:
+        """Return whether the reports are a table that replaces all that its clients reported."""
+        if not isinstance(reports, ReportTable) or not reports.is_numbers_only:
+            return False
+        if reports.signals.isdisjoint(LEARNING_SIGNALS) or not self._facts <= reports.signals:
+            return False
+        return server_round is None or not reports.server_round < self._latest <= server_round
+
+    def _merged(self) -> dict[ClientId, ClientReport]:
+        """Return the report of each client, those of the newest table included."""
+        if self._table is not None:
+            reports = map(with_plain_types, self._table)
+            self._reports.update(zip(self._table.clients, reports, strict=True))
+            self._table = None
+        return self._reports
+
+    def _add(self, report: ClientReport, server_round: int | None) -> None:
+        if report.update is not None:
+            # The array may be a buffer that its owner reuses.
+            report = replace(report, update=np.array(report.vector))
+        self._facts.update(name for name in FACTS if getattr(report, name) is not None)
+        reports = self._merged()
+        old = reports.get(report.client)
+        if has_learning_signal(report):
+            self._latest = max(self._latest, report.server_round)
+            if old is not None and _is_late(report, old, server_round):
+                report, old = old, report
+        if old is not None and not _replaces(report, old):
+            newest = report if has_learning_signal(report) else old
+            facts = {
+                name: getattr(old, name)
+                for name in FACTS
+                if getattr(report, name) is None and getattr(old, name) is not None
+            }
+            report = replace(
+                report,
+                server_round=(newest if has_learning_signal(newest) else report).server_round,
+                **{name: getattr(newest, name) for name in LEARNING_SIGNALS},
+                **facts,
+            )
+        reports[report.client] = report
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as JSON values and arrays."""
+        reports = list(self._merged().values())
+        vectors = [r.vector for r in reports]
+        held = [v for v in vectors if v is not None]
+        return {
+            "version": self.version,
+            "generation": self.generation,
+            "form_vote": self._vote.state(),
+            "clients": [r.client for r in reports],
+            "server_rounds": [int(r.server_round) for r in reports],
+            "numbers": {name: [getattr(r, name) for r in reports] for name in NUMBERS},
+            "sketch_norms": [None if r.sketch is None else float(r.sketch.norm) for r in reports],
+            "has_vector": [v is not None for v in vectors],
+            # In one array of the widest type, which rounds nothing, and the types as they were.
+            "vectors": np.stack(held) if held else np.empty((0, 0)),
+            "dtypes": [v.dtype.name for v in held],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state returned by `state`."""
+        self.version, self.generation = int(state["version"]), int(state["generation"])
+        self._vote.restore(state["form_vote"])
+        self._latest = max(state["server_rounds"], default=-1)
+        self._reports, self._table, self._facts = {}, None, set()
+        table, dtypes = np.asarray(state["vectors"]), state["dtypes"]
+        rows = (row.astype(dtype) for row, dtype in zip(table, dtypes, strict=True))
+        numbers = state["numbers"]
+        for name in FACTS:
+            if any(value is not None for value in numbers[name]):
+                self._facts.add(name)
+        for i, client in enumerate(state["clients"]):
+            row = next(rows) if state["has_vector"][i] else None
+            norm = state["sketch_norms"][i]
+            self._reports[client] = ClientReport(
+                client=client,
+                server_round=state["server_rounds"][i],
+                update=row if norm is None else None,
+                sketch=None if norm is None or row is None else Sketch(values=row, norm=norm),
+                **{name: numbers[name][i] for name in numbers},
+            )
+
+
+def screen(reports: Iterable[ClientReport]) -> tuple[list[ClientReport], list[Refusal]]:
+    """Return the valid reports, in plain types, and client and reason of the others.
+
+    >>> screen([ClientReport(np.int64(3), 0, loss=1.0), ClientReport((4, 5), 0, loss=1.0)])[1]
+    [('(4, 5)', 'client must be an int or a string, got (4, 5)')]
+    """
+    valid: list[ClientReport] = []
+    refused: list[Refusal] = []
+    seen: set[ClientId] = set()
+    for report in iterate(reports, "reports", "ClientReport"):
+        given = getattr(report, "client", None)
+        client = as_client_id(given)
+        if client is None or not isinstance(report, ClientReport):
+            name = brief(given) if client is None else client
+            if isinstance(report, ClientReport):
+                refused.append((name, f"client must be an int or a string, got {name}"))
+            else:
+                refused.append((name, f"not a ClientReport but {type(report).__name__}"))
+        elif client in seen and has_learning_signal(report):
+            refused.append((client, "a second report of one client in one batch"))
+        elif (reason := validate_report(report)) is not None:
+            refused.append((client, reason))
+        else:
+            if has_learning_signal(report):
+                seen.add(client)
+            valid.append(with_plain_types(report))
+    return valid, refused
+
+
+def _is_late(new: ClientReport, old: ClientReport, server_round: int | None) -> bool:
+    """Return whether a report is on an older model than the one kept."""
+    if server_round is None or not has_learning_signal(old):
+        return False
+    return new.server_round < old.server_round <= server_round
+
+
+def _replaces(new: ClientReport, old: ClientReport) -> bool:
+    """Return whether nothing of the old report is kept beside the new one."""
+    return has_learning_signal(new) and not any(
+        getattr(new, name) is None and getattr(old, name) is not None for name in FACTS
+    )

@@ -1,0 +1,131 @@
+"""Reports of many clients as columns, for engines that have them in this form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adcs._types import ClientId
+from adcs._validation import brief, is_int
+from adcs.reports.report import MAX_VALUE, NUMBERS, SIGNALS, ClientReport
+
+
+class ReportTable(Sequence[ClientReport]):
+    """Reports on the model of one round, one column for each signal.
+
+    It is a sequence of `ClientReport`, and these are made when one is read. A table of numbers
+    alone, without updates or sketches, can do without them: it is checked as a whole and its
+    columns are read as they are.
+
+    Parameters
+    ----------
+    clients
+        The clients, in the order of the rows.
+    server_round
+        The round of the model.
+    **columns
+        Signals of `SIGNALS` by name: arrays, or sequences, of one entry for each client. None
+        leaves a signal out.
+
+    Examples
+    --------
+    >>> table = ReportTable((3, 7), 0, loss=np.array([0.5, 1.5]))
+    >>> table[1].client, table[1].loss
+    (7, 1.5)
+    """
+
+    def __init__(self, clients: tuple[ClientId, ...], server_round: int, **columns: Any) -> None:
+        self.clients = clients
+        self.server_round = server_round
+        self._columns = {name: column for name, column in columns.items() if column is not None}
+        for name, column in self._columns.items():
+            if name not in SIGNALS:
+                raise ValueError(
+                    f"columns must be signals ({', '.join(SIGNALS)}), got {brief(name)}"
+                )
+            if len(column) != len(clients):
+                raise ValueError(
+                    f"{name} must hold one entry for each of {len(clients)} clients, "
+                    f"got {len(column)}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @overload
+    def __getitem__(self, index: int) -> ClientReport: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ClientReport]: ...
+    def __getitem__(self, index: int | slice) -> ClientReport | list[ClientReport]:
+        return self._reports[index]
+
+    def __iter__(self) -> Iterator[ClientReport]:
+        return iter(self._reports)
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        """Return the column of a signal, or None if the table has none.
+
+        >>> ReportTable((3, 7), 0, loss=np.array([0.5, 1.5])).column("loss")
+        array([0.5, 1.5])
+        """
+        return self._columns.get(name)
+
+    @property
+    def signals(self) -> frozenset[str]:
+        """The names of the columns."""
+        return frozenset(self._columns)
+
+    @property
+    def is_numbers_only(self) -> bool:
+        """Whether it has columns, and all of them are of numbers."""
+        return bool(self._columns) and all(name in NUMBERS for name in self._columns)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether it has numbers only and every report is usable.
+
+        If not, each report has to be checked.
+        """
+        if not self.is_numbers_only or not self.clients:
+            return False
+        if not is_int(self.server_round) or self.server_round < 0:
+            return False
+        if not {type(client) for client in self.clients} <= {int, str}:
+            return False
+        if len(set(self.clients)) < len(self.clients):
+            return False
+        columns = list(self._columns.values())
+        if not all(isinstance(c, np.ndarray) and c.dtype.kind in "fiu" for c in columns):
+            return False
+        if any(c.ndim != 1 or np.ma.is_masked(c) for c in columns):
+            return False
+        counts = (c for name, c in self._columns.items() if SIGNALS[name].kind == "count")
+        if any(c.dtype.kind == "f" and (c != np.floor(c)).any() for c in counts):
+            return False
+        numbers = np.concatenate(columns)
+        # Both are false for NaN.
+        return bool(numbers.min() >= 0.0 and numbers.max() <= MAX_VALUE)
+
+    def copy(self) -> ReportTable:
+        """Return a table with copies of the arrays: they may be buffers that are reused."""
+        columns = {
+            name: np.array(column) if isinstance(column, np.ndarray) else column
+            for name, column in self._columns.items()
+        }
+        return ReportTable(self.clients, self.server_round, **columns)
+
+    @cached_property
+    def _reports(self) -> list[ClientReport]:
+        columns = [self._as_list(self._columns.get(name)) for name in SIGNALS]
+        rows = zip(self.clients, *columns, strict=True)
+        return [ClientReport(client, self.server_round, *values) for client, *values in rows]
+
+    def _as_list(self, column: Any) -> list[Any]:
+        if column is None:
+            return [None] * len(self.clients)
+        is_vector = isinstance(column, np.ndarray) and column.ndim == 1
+        return column.tolist() if is_vector else list(column)

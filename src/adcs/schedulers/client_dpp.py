@@ -1,0 +1,112 @@
+"""The determinantal point process (DPP) over clients that a scheduler chooses a cohort from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from adcs._types import ClientId, Float64Array, FloatArray
+from adcs.dpp.constraints import Constraints
+from adcs.dpp.greedy import Selection, greedy_map_features, greedy_map_trusted
+from adcs.dpp.tolerances import Scoring
+
+GRAM_LIMIT = 2000
+"""Up to this many clients the similarity is kept as a matrix; beyond, it is computed as needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientDPP:
+    """The DPP with kernel L = Q C Q over the clients that a scheduler has usable reports of.
+
+    Attributes
+    ----------
+    clients
+        The clients, in the order of the rows.
+    directions
+        Their updates (or sketches), scaled to norm one, a row each.
+    similarity
+        C, the cosines between them; None above `GRAM_LIMIT` clients.
+    quality
+        q, one score for each client.
+    scoring
+        theta, and the tolerances that the precision of the kernel asks for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> q = np.zeros(3)
+    >>> scoring = Scoring.of_features(rows, q, theta=0.5)
+    >>> dpp = ClientDPP(["a", "b", "c"], rows, rows @ rows.T, q, scoring)
+    >>> [dpp.clients[i] for i in dpp.greedy(2).indices]
+    ['a', 'c']
+    """
+
+    clients: Sequence[ClientId]
+    directions: FloatArray
+    similarity: Float64Array | None
+    quality: Float64Array
+    scoring: Scoring
+
+    def greedy(self, m: int, constraints: Constraints = Constraints()) -> Selection:  # noqa: B008
+        """Return the greedy MAP of m rows; constraints are on positions in `clients`."""
+        if self.similarity is None:
+            return greedy_map_features(
+                self.directions,
+                m,
+                quality=self.quality,
+                theta=self.scoring.theta,
+                constraints=constraints,
+                unit=True,
+            )
+        return greedy_map_trusted(
+            self.similarity, m, self.scoring, quality=self.quality, constraints=constraints
+        )
+
+    def diagnostics(self, selection: Selection) -> dict[str, Any]:
+        """Return what a cohort's diagnostics say about a selection, as JSON values."""
+        chosen = [(self.clients[i], float(self.quality[i])) for i in selection.indices]
+        return {
+            "gains": [
+                [client, finite(gain)]
+                for (client, _), gain in zip(chosen, selection.gains, strict=True)
+            ],
+            "quality": [[client, quality] for client, quality in chosen],
+            "objective": finite(selection.objective),
+            "log_det": finite(selection.log_det),
+            "rank": selection.rank,
+        }
+
+
+@runtime_checkable
+class Determinantal(Protocol):
+    """A scheduler whose cohorts come from a DPP: ADCS, StaticDPP and LiveADCS.
+
+    Attributes
+    ----------
+    theta
+        Weight of quality against diversity, in [0, 1].
+    dpp
+        The DPP from which clients with usable reports were last chosen; None before the first
+        time. It is valid until the next `observe`.
+
+    Examples
+    --------
+    >>> import adcs
+    >>> isinstance(adcs.LiveADCS(), Determinantal), isinstance(adcs.Uniform(), Determinantal)
+    (True, False)
+    """
+
+    theta: float
+    dpp: ClientDPP | None
+
+
+def finite(value: float) -> float | None:
+    """Return a number as JSON can hold it: None for -inf.
+
+    >>> finite(0.5), finite(float("-inf"))
+    (0.5, None)
+    """
+    return float(value) if math.isfinite(value) else None

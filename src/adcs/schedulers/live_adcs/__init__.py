@@ -1,0 +1,21 @@
+"""LiveADCS: ADCS kept current by training replies; docs/beyond.md has the method."""
+
+from adcs.schedulers.live_adcs.aggregation_weights import fitted_weights
+from adcs.schedulers.live_adcs.kernel import LiveKernel
+from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
+from adcs.schedulers.live_adcs.probe_budget import ProbeBudget
+from adcs.schedulers.live_adcs.quality import MAX_QUALITY, standardised_loss
+from adcs.schedulers.live_adcs.scheduler import LiveADCS
+from adcs.schedulers.live_adcs.waiting import WaitingRule
+
+__all__ = [
+    "MAX_QUALITY",
+    "LiveADCS",
+    "LiveKernel",
+    "LossTracker",
+    "ProbeBudget",
+    "WaitingRule",
+    "clip_outliers",
+    "fitted_weights",
+    "standardised_loss",
+]

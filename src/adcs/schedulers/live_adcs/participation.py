@@ -1,0 +1,96 @@
+"""Which clients have reported, when each was last chosen, and how often it has not answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from adcs._types import ClientId, IndexArray
+
+
+class Participation:
+    """Rows of the clients that have reported, numbered from 0 in the order of first reports.
+
+    Attributes
+    ----------
+    last_chosen : int array
+        The round in which each client was last chosen, or first reported.
+    unanswered : int array
+        How often each client was chosen since its last report.
+
+    Examples
+    --------
+    >>> clients = Participation()
+    >>> clients.report(["a", "b"], server_round=0)
+    array([0, 1])
+    >>> clients.choose(["b", "unknown"], server_round=3)
+    >>> clients.last_chosen, clients.unanswered, clients.known(("a", "unknown"))
+    (array([0, 3]), array([0, 1]), ['a'])
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all clients."""
+        self._row: dict[ClientId, int] = {}
+        self.last_chosen: IndexArray = np.empty(0, dtype=np.intp)
+        self.unanswered: IndexArray = np.empty(0, dtype=np.intp)
+        self._cache: tuple[tuple[ClientId, ...], list[ClientId], IndexArray, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._row
+
+    def get(self, client: ClientId) -> int | None:
+        """Return the client's row, or None if it has not reported."""
+        return self._row.get(client)
+
+    def report(self, clients: Iterable[ClientId], server_round: int) -> IndexArray:
+        """Record that clients have reported; return their rows, new ones included."""
+        rows = np.array([self._row.setdefault(client, len(self._row)) for client in clients])
+        new = np.zeros(len(self._row) - self.last_chosen.size, dtype=np.intp)
+        self.last_chosen = np.append(self.last_chosen, new + server_round)
+        self.unanswered = np.append(self.unanswered, new)
+        self.unanswered[rows] = 0
+        return rows
+
+    def choose(self, clients: Iterable[ClientId], server_round: int) -> None:
+        """Record that clients were chosen; those that have not reported are ignored."""
+        rows = [self._row[client] for client in clients if client in self._row]
+        self.last_chosen[rows] = server_round
+        self.unanswered[rows] += 1
+
+    def known(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
+        """Return those of the clients that have reported, in their order."""
+        cache = self._cache
+        if cache is None or cache[0] is not clients or cache[3] != len(self._row):
+            known = [client for client in clients if client in self._row]
+            rows = np.array([self._row[client] for client in known], dtype=np.intp)
+            cache = self._cache = (clients, known, rows, len(self._row))
+        return cache[1]
+
+    def rows(self, known: Sequence[ClientId]) -> IndexArray:
+        """Return the rows of clients that have reported."""
+        if self._cache is not None and known is self._cache[1]:
+            return self._cache[2]
+        return np.array([self._row[client] for client in known], dtype=np.intp)
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as JSON values and arrays."""
+        return {
+            "clients": list(self._row),
+            "last_chosen": self.last_chosen.copy(),
+            "unanswered": self.unanswered.copy(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state returned by `state`."""
+        self.clear()
+        self._row = {client: row for row, client in enumerate(state["clients"])}
+        self.last_chosen = np.array(state["last_chosen"])
+        self.unanswered = np.array(state["unanswered"])

@@ -1,0 +1,42 @@
+"""Quality of clients from estimated losses, free of the loss's unit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adcs._types import Float64Array, IndexArray
+from adcs.schedulers.live_adcs.loss_tracker import clip_outliers
+
+MAX_QUALITY = 3.0
+"""No client's quality is further from the mean than this many standard deviations."""
+
+
+def standardised_loss(
+    losses: Float64Array, variances: Float64Array, unanswered: IndexArray
+) -> Float64Array:
+    """Return each loss, plus one standard deviation of its estimate, standardised over clients.
+
+    Where losses differ no more than they are uncertain, the variances in the denominator take the
+    weight off quality.
+
+    Parameters
+    ----------
+    losses, variances
+        Estimated losses, and the variances of the estimates.
+    unanswered
+        How often each client was chosen since its last report; each time lowers q by one.
+
+    Examples
+    --------
+    >>> standardised_loss(np.array([1.0, 2.0, 3.0]), np.zeros(3), np.array([0, 0, 1])).round(3)
+    array([-1.225,  0.   ,  0.225])
+    """
+    losses = clip_outliers(losses)
+    spread = float(losses.var())
+    variances = np.minimum(variances, spread)
+    upper = losses + np.sqrt(variances)
+    scale = np.sqrt(spread + variances.mean())
+    if scale == 0.0:
+        return np.zeros(losses.size)
+    q = (upper - upper.mean()) / scale - unanswered
+    return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))

@@ -1,0 +1,297 @@
+"""LiveADCS: ADCS kept current by training replies; docs/beyond.md has the method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from adcs._types import ClientId, Float64Array, IndexArray
+from adcs.dpp.constraints import Constraints
+from adcs.dpp.kernel import alpha, check_theta, unit_rows
+from adcs.dpp.tolerances import Scoring
+from adcs.reports.report import ClientReport
+from adcs.reports.sketch import Sketcher
+from adcs.reports.store import ReportStore
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
+from adcs.schedulers.client_dpp import ClientDPP
+from adcs.schedulers.live_adcs.aggregation_weights import fitted_weights
+from adcs.schedulers.live_adcs.kernel import LiveKernel
+from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
+from adcs.schedulers.live_adcs.participation import Participation
+from adcs.schedulers.live_adcs.probe_budget import ProbeBudget
+from adcs.schedulers.live_adcs.quality import standardised_loss
+from adcs.schedulers.live_adcs.waiting import WaitingRule
+from adcs.schedulers.snapshot import check_refresh_every, check_sketch
+from adcs.schedulers.unknown_clients import select_with_unknown
+
+MAX_STEP_NORM_RATIO = 1000.0
+"""In predictions no update counts as longer than this many times the median."""
+
+QualityScore = Callable[[Float64Array, Float64Array, IndexArray], Float64Array]
+Weighting = Callable[[Float64Array, Float64Array, Float64Array, IndexArray], Float64Array]
+SIGNALS = frozenset({"update", "loss"})
+
+
+class LiveADCS(Scheduler):
+    """DPP scheduling with unit-free quality and, after a first probe, hardly any probes.
+
+    Training replies refresh their clients' rows of the kernel, and the kernel predicts how the
+    other losses fall. Quality is the estimated loss, standardised over clients. The cohort is the
+    greedy MAP of L = Q C Q with Q = diag(exp(alpha q)). Its weights are fitted so that its step
+    approximates the Q-weighted mean of all clients' updates.
+
+    Parameters
+    ----------
+    theta
+        Weight of quality against diversity, in [0, 1); quality has no unit.
+    patience
+        A client that has not been chosen for patience N / m rounds gets a slot before others;
+        None sets no limit.
+    refresh_every
+        A client without a report for this many rounds is probed, within the budget; None sets no
+        limit.
+    probe_share
+        The budget: probes so far are at most this share of the training updates so far, or one
+        for each client if that is more. Clients without any report are probed first, then those
+        whose loss has become as uncertain as if nothing were known of it.
+    sketch
+        A `Sketcher` if updates are to be kept, and probes answered, as sketches.
+    **common
+        `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
+
+    Attributes
+    ----------
+    kernel : LiveKernel
+        Directions and norms of the last updates, and their cosines.
+    loss_tracker : LossTracker
+        Estimates of the losses between reports.
+    quality : function
+        q from losses, their variances and unanswered selections: `standardised_loss`.
+    probe_budget : ProbeBudget
+        How many probes may be sent.
+    waiting_rule : WaitingRule
+        Which clients have waited too long.
+    weighting : function
+        Aggregation weights of a cohort: `fitted_weights`.
+
+    Examples
+    --------
+    >>> from adcs.reports.report import ClientReport
+    >>> scheduler = LiveADCS()
+    >>> scheduler.request(0, ["a", "b", "c"], 2).clients
+    ('a', 'b', 'c')
+    >>> updates = {"a": [1.0, 0.1], "b": [1.0, 0.0], "c": [0.0, 1.0]}
+    >>> replies = [ClientReport(c, 0, loss=1.0, update=updates[c]) for c in updates]
+    >>> scheduler.observe(0, replies, "probe")
+    >>> scheduler.select(0, ["a", "b", "c"], 2).clients
+    ('a', 'c')
+    >>> scheduler.request(1, ["a", "b", "c"], 2).clients
+    ()
+    """
+
+    def __init__(
+        self,
+        *,
+        theta: float = 0.55,
+        patience: float | None = 5.0,
+        refresh_every: int | None = 500,
+        probe_share: float = 0.005,
+        sketch: Sketcher | None = None,
+        **common: Any,
+    ) -> None:
+        if unknown := sorted({"quality", "gamma", "scale"} & set(common)):
+            raise ValueError(f"{unknown[0]} is no setting of LiveADCS, whose quality is the loss")
+        super().__init__(**common)
+        self.theta = check_theta(theta)
+        if self.theta == 1.0:
+            raise ValueError("theta must be below 1, got 1: for quality alone take PowerOfChoice")
+        self.refresh_every = check_refresh_every(refresh_every)
+        self.sketch = check_sketch(sketch)
+        self.kernel = LiveKernel()
+        self.loss_tracker = LossTracker()
+        self.quality: QualityScore = standardised_loss
+        self.probe_budget = ProbeBudget(probe_share)
+        self.waiting_rule = WaitingRule(patience)
+        self.weighting: Weighting = fitted_weights
+        self.dpp: ClientDPP | None = None
+        self._participation = Participation()
+        self._weights: dict[ClientId, float] = {}
+        self.reports = ReportStore(self.sketch)
+        self._generation = 0  # of the reports that the kernel was made from
+
+    def known_clients(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
+        """Return those of the clients that have reported an update and a loss."""
+        return self._participation.known(clients)
+
+    # request
+
+    def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+        """Probe clients without a report, and those whose loss is outdated, within the budget."""
+        self.probe_budget.open(server_round)
+        reported = self._participation
+        known = self.known_clients(clients)
+        unknown = [c for c in clients if c not in reported] if len(known) < len(clients) else []
+        silent = {client for client in self.probe_budget.probed if client not in reported}
+        # Clients that never answered a probe come last.
+        new = [client for client in unknown if client not in silent]
+        wanted = new + self._outdated(server_round, known) + [c for c in unknown if c in silent]
+        seen = len(reported) + len(silent) + len(new)
+        granted = self.probe_budget.grant(server_round, wanted, seen)
+        return Request(tuple(granted), SIGNALS, self.sketch) if granted else Request()
+
+    def _outdated(self, server_round: int, known: list[ClientId]) -> list[ClientId]:
+        """Return clients whose loss must be asked for, the oldest report first."""
+        if not known:
+            return []
+        rows = self._participation.rows(known)
+        variance = self.loss_tracker.variance(server_round)[rows]
+        age = server_round - self.loss_tracker.reported_at[rows]
+        spread = float(clip_outliers(self.loss_tracker.loss[rows]).var())
+        outdated = np.isfinite(variance) & (variance > spread) & (spread > 0.0)
+        if self.refresh_every is not None:
+            outdated |= age >= self.refresh_every
+        found = outdated.nonzero()[0]
+        return [known[i] for i in found[np.argsort(-age[found], kind="stable")]]
+
+    # observe
+
+    def _observe(self, server_round: int, reports: Sequence[ClientReport], source: Source) -> None:
+        """Update the kernel and the losses of those that report, and predict the other losses."""
+        # The store keeps no updates: the kernel has them.
+        bare = [replace(report, update=None, sketch=None) for report in reports]
+        super()._observe(server_round, bare, source)
+        if self.reports.generation != self._generation:
+            self._start_over()  # most updates now have another form
+        usable = [r for r in reports if r.loss is not None and r.vector is not None]
+        # By the round of their model, then by id, whatever the order in which they came.
+        usable.sort(
+            key=lambda r: (min(r.server_round, server_round), isinstance(r.client, str), r.client)
+        )
+        for model_round, group in groupby(
+            usable, key=lambda report: min(int(report.server_round), server_round)
+        ):
+            self._update(model_round, list(group))
+        on_time = [report for report in usable if report.server_round >= server_round]
+        if source == "training" and on_time:
+            self._predict(on_time)
+
+    def _start_over(self) -> None:
+        """Drop everything that was learned from updates and losses."""
+        self._generation = self.reports.generation
+        self.kernel.clear()
+        self.loss_tracker.clear()
+        self._participation.clear()
+        self._weights = {}
+
+    def _update(self, model_round: int, reports: list[ClientReport]) -> None:
+        """Take reports on the model of a round; those older than the client's last are ignored."""
+        latest = [self._reported_at(report.client) for report in reports]
+        reports = [r for r, at in zip(reports, latest, strict=True) if at <= model_round]
+        if not reports:
+            return
+        # A second report on the same model, a probe and then training, is no second observation.
+        new = np.array([at < model_round for at in latest if at <= model_round])
+        rows = self._participation.report([report.client for report in reports], model_round)
+        vectors = [report.vector for report in reports]
+        updates = np.stack([vector for vector in vectors if vector is not None])
+        norms = np.array([report.update_norm for report in reports], dtype=np.float64)
+        self.kernel.update(rows, unit_rows(updates), norms)
+        losses = np.array([report.loss for report in reports], dtype=np.float64)
+        if new.any():
+            self.loss_tracker.update(rows[new], losses[new], model_round)
+
+    def _reported_at(self, client: ClientId) -> int:
+        row = self._participation.get(client)
+        return -1 if row is None else int(self.loss_tracker.reported_at[row])
+
+    def _predict(self, reports: list[ClientReport]) -> None:
+        """Predict how the global step of these replies changes all losses."""
+        weights = np.array([self._weights.get(report.client, 0.0) for report in reports])
+        rows = self._participation.rows([report.client for report in reports])
+        norms = self.kernel.norms[rows]
+        longest = MAX_STEP_NORM_RATIO * np.median(self.kernel.norms)
+        weights *= np.divide(longest, norms, out=np.ones(norms.size), where=norms > longest)
+        if weights.sum() > 0.0:
+            shares = weights / weights.sum()
+            self.loss_tracker.predict(shares @ self.kernel.inner_products(rows))
+
+    # select
+
+    def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+        """Take the greedy MAP among the known clients, and draw among the unknown."""
+        known = self.known_clients(self._with_pending(clients))
+
+        def select_known(count: int, constraints: Constraints) -> Cohort:
+            return self._select_known(server_round, known, count, constraints)
+
+        cohort = select_with_unknown(self, server_round, clients, m, known, select_known)
+        held = {c: self._weights[c] for c in self.pending if c in self._weights}
+        self._weights = held | dict(zip(cohort.clients, cohort.weights, strict=True))
+        self._participation.choose(cohort.clients, server_round)
+        self.probe_budget.updates += len(cohort.clients)
+        return cohort
+
+    def _select_known(
+        self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
+    ) -> Cohort:
+        """Take the greedy MAP, overdue clients first, and fit its weights."""
+        rows = self._participation.rows(known)
+        tracker, kernel = self.loss_tracker, self.kernel
+        q = self.quality(
+            tracker.loss[rows],
+            tracker.variance(server_round)[rows],
+            self._participation.unanswered[rows],
+        )
+        directions = kernel.directions(rows)
+        # The kernel's entries are rounded as the updates are.
+        scoring = Scoring.of_kernel(directions, q, theta=self.theta)
+        dpp = self.dpp = ClientDPP(known, directions, kernel.similarity(rows), q, scoring)
+        waits = server_round - self._participation.last_chosen[rows]
+        overdue = self.waiting_rule.overdue(waits, m, constraints)
+        selection = dpp.greedy(m, replace(constraints, required=[*constraints.required, *overdue]))
+        # Pending clients represent others too, so the weights are fitted with theirs.
+        together = np.array([*constraints.given, *selection.indices], dtype=np.intp)
+        weights = self.weighting(
+            kernel.cosines(rows[together])[:, rows],
+            kernel.norms[rows],
+            alpha(self.theta) * q,
+            together,
+        )
+        return Cohort(
+            clients=tuple(known[i] for i in selection.indices),
+            weights=tuple(weights[len(constraints.given) :].tolist()),
+            diagnostics={
+                **dpp.diagnostics(selection),
+                "oldest_report": int(tracker.reported_at[rows].min()),
+                "waited": [known[i] for i in overdue],
+            },
+        )
+
+    # state and restore
+
+    def state(self) -> dict[str, Any]:
+        """Return all that was learned."""
+        return {
+            **super().state(),
+            "kernel": self.kernel.state(),
+            "loss_tracker": self.loss_tracker.state(),
+            "participation": self._participation.state(),
+            "probe_budget": self.probe_budget.state(),
+            "weights": [[client, weight] for client, weight in self._weights.items()],
+            "generation": self._generation,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state."""
+        super().restore(state)
+        self.kernel.restore(state["kernel"])
+        self.loss_tracker.restore(state["loss_tracker"])
+        self._participation.restore(state["participation"])
+        self.probe_budget.restore(state["probe_budget"])
+        self._weights = dict(state["weights"])
+        self._generation = int(state["generation"])
+        self.dpp = None

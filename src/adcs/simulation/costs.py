@@ -1,0 +1,135 @@
+"""What a round costs: each run is charged for the probes and the training of its scheduler.
+
+A client that is probed for its update and then selected computes and sends it once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adcs._types import Float64Array, IndexArray
+from adcs.reports.report import NUMBER_BYTES, SIGNALS
+from adcs.run_folder import Ledger
+from adcs.schedulers.base import Request
+from adcs.simulation.network import Network
+
+LOSS_WORK = 1 / 3
+"""Work of computing a loss, as a fraction of a mini-batch step: the forward pass."""
+
+
+class RoundCosts:
+    """The costs of one round of one run: first of the probe, then of training.
+
+    Parameters
+    ----------
+    ledger
+        The run's total costs, to which those of the round are added.
+    size
+        Number of model parameters.
+    steps
+        Local steps in an update, E: its work is E mini-batch gradients.
+    network
+        How long clients take.
+
+    Examples
+    --------
+    >>> from adcs.simulation.network import NetworkSettings
+    >>> total = Ledger()
+    >>> costs = RoundCosts(total, 10, 1, Network(NetworkSettings(), clients=5, seed=0))
+    >>> costs.training(np.array([1, 4]), np.array([4]))
+    >>> total.updates, total.bytes_down, costs.spent() == total
+    (1, 80, True)
+    """
+
+    def __init__(self, ledger: Ledger, size: int, steps: int, network: Network) -> None:
+        self._ledger = ledger
+        self._model_bytes = NUMBER_BYTES * size
+        self._steps = steps
+        self._network = network
+        self._probed: set[int] = set()
+        self._answered: set[int] = set()
+        # Whether the clients that answered have computed their update, and sent all of it.
+        self._computed = self._sent = False
+        self._before = dict(vars(ledger))
+        self._seconds = 0.0
+
+    def spent(self) -> Ledger:
+        """Return what this round has cost so far."""
+        now = vars(self._ledger)
+        spent = {name: now[name] - before for name, before in self._before.items()}
+        return Ledger(**{**spent, "seconds": self._seconds})
+
+    def probe(self, request: Request, probed: IndexArray, answered: IndexArray) -> None:
+        """Charge a probe; clients that do not answer are charged their download."""
+        ledger = self._ledger
+        ledger.bytes_down += self._model_bytes * probed.size
+        up, work = self._probe_cost(request)
+        ledger.bytes_up += up * answered.size
+        self._probed, self._answered = set(probed.tolist()), set(answered.tolist())
+        kinds = {SIGNALS[name].work for name in request.signals}
+        if kinds == {"evaluation"}:
+            ledger.loss_evaluations += answered.size
+        elif "update" in kinds:
+            ledger.updates += answered.size
+            ledger.extra_updates += answered.size
+            self._computed = True
+            self._sent = "update" in request.signals and request.sketch is None
+        times = self._network.seconds(probed, down=self._model_bytes, work=work, up=up)
+        self._wait(times, probed.size > answered.size)
+
+    def _probe_cost(self, request: Request) -> tuple[int, float]:
+        """Return bytes up and work, in updates, of one answer."""
+        signals = [SIGNALS[name] for name in request.signals]
+        work = {"none": 0.0, "evaluation": LOSS_WORK / self._steps, "update": 1.0}
+        return (
+            sum(signal.wire_bytes(self._model_bytes, request.sketch) for signal in signals),
+            max(work[signal.work] for signal in signals),
+        )
+
+    def probe_seconds(self, request: Request, clients: IndexArray) -> Float64Array:
+        """Return how long each client takes to answer a probe."""
+        up, work = self._probe_cost(request)
+        return self._network.seconds(clients, down=self._model_bytes, work=work, up=up)
+
+    def training_seconds(self, clients: IndexArray) -> Float64Array:
+        """Return how long each client takes to train, without what it did for the probe."""
+        size, seconds = self._model_bytes, self._network.seconds
+        if not self._probed:
+            return seconds(clients, down=size, work=1, up=size)
+        left = seconds(clients, down=0, work=not self._computed, up=0 if self._sent else size)
+        ids = clients.tolist()
+        if self._answered.issuperset(ids):
+            return left
+        unanswered = seconds(clients, down=0, work=1, up=size)
+        unprobed = seconds(clients, down=size, work=1, up=size)
+        probed = np.array([client in self._probed for client in ids])
+        answered = np.array([client in self._answered for client in ids])
+        return np.where(answered, left, np.where(probed, unanswered, unprobed))
+
+    def training(self, selected: IndexArray, arrived: IndexArray) -> None:
+        """Charge the training of the selected clients, of which some arrive in time.
+
+        An update that was sent for the probe is not sent again.
+        """
+        ledger = self._ledger
+        times = self.training_seconds(selected)
+        downloads, known = selected.size, 0
+        if self._probed:
+            downloads = len(set(selected.tolist()) - self._probed)
+            known = len(self._answered.intersection(arrived.tolist())) if self._computed else 0
+        ledger.bytes_down += self._model_bytes * downloads
+        ledger.bytes_up += self._model_bytes * (arrived.size - known * self._sent)
+        ledger.updates += arrived.size - known
+        ledger.extra_updates -= known
+        self._wait(times, arrived.size < selected.size)
+
+    def _wait(self, times: Float64Array, missing: bool) -> None:
+        """Charge the wait: for the slowest client, or until the deadline if one is missing."""
+        if times.size == 0:
+            return
+        deadline = self._network.settings.deadline
+        longest = float(times.max())
+        if deadline is not None:
+            longest = deadline if missing else min(longest, deadline)
+        self._ledger.seconds += longest
+        self._seconds += longest

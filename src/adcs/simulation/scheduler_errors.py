@@ -1,0 +1,75 @@
+"""Errors raised by a user's scheduler: which scheduler, in which round, at which line."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from pathlib import Path
+
+from adcs.schedulers.base import Scheduler
+
+
+class SchedulerFailed(Exception):
+    """A user's scheduler raised an error, or broke the contract.
+
+    >>> raise SchedulerFailed("scheduler Mine failed in round 3: KeyError: 'loss'")
+    Traceback (most recent call last):
+    ...
+    adcs.simulation.scheduler_errors.SchedulerFailed: scheduler Mine failed in round 3: ...
+    """
+
+
+def scheduler_error(
+    scheduler: Scheduler, error: Exception, server_round: int | None = None
+) -> Exception:
+    """Return the error to raise in place of one that a scheduler has raised.
+
+    For a scheduler of this package it is the error itself.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler that was called.
+    error
+        What it has raised.
+    server_round
+        The round, counted from 0; None outside of rounds.
+
+    Examples
+    --------
+    >>> from adcs.schedulers import Uniform
+    >>> class Mine(Uniform):
+    ...     __module__ = "my_file"
+    >>> scheduler_error(Mine(), KeyError("loss"), 3)
+    SchedulerFailed("scheduler Mine failed in round 3: KeyError: 'loss'")
+    >>> scheduler_error(Uniform(), ValueError("m must be positive"))
+    ValueError('m must be positive')
+    """
+    if type(scheduler).__module__.startswith("adcs."):
+        return error
+    when = "" if server_round is None else f" in round {server_round}"
+    return SchedulerFailed(
+        f"scheduler {type(scheduler).__name__} failed{when}: {describe_error(error)}"
+        f"{_location(error, scheduler)}"
+    )
+
+
+def describe_error(error: Exception) -> str:
+    """Return an error as text: the message of a ValueError, type and message of any other.
+
+    >>> describe_error(ValueError("m must be positive")), describe_error(KeyError("loss"))
+    ('m must be positive', "KeyError: 'loss'")
+    """
+    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+
+
+def _location(error: Exception, scheduler: Scheduler) -> str:
+    """Return the last line of the scheduler's file that the error passed through."""
+    try:
+        file = inspect.getsourcefile(type(scheduler))
+    except (TypeError, OSError):  # a class without a file, as in an interactive session
+        return ""
+    lines = [line for line in traceback.extract_tb(error.__traceback__) if line.filename == file]
+    if not lines:
+        return ""
+    return f" ({Path(lines[-1].filename).name}, line {lines[-1].lineno}, in {lines[-1].name})"

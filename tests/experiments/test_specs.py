@@ -1,0 +1,76 @@
+"""Scheduler specs: files of a user's own, settings, errors."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from adcs.cli.options import schedulers
+from adcs.experiments.specs import make_scheduler
+
+
+def test_own_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import adcs\n"
+        "class First(adcs.Scheduler):\n"
+        "    def __init__(self, *, skip=0, **common):\n"
+        "        super().__init__(**common)\n"
+        "        self.skip = skip\n"
+        "    def _select(self, server_round, clients, m):\n"
+        "        return adcs.Cohort.of(self.take(clients[self.skip:], m))\n"
+    )
+    scheduler = make_scheduler(f"{path}:First(skip=2)", seed=4)
+    assert scheduler.seed == 4
+    assert scheduler.select(0, range(9), 3).clients == (2, 3, 4)
+
+
+def test_settings_may_be_tables():
+    made = make_scheduler("Uniform(groups={0: 'a:b', 1: 'a:b'}, caps={'a:b': 1})", seed=0)
+    assert made.constraints.groups == {0: "a:b", 1: "a:b"}
+    assert schedulers(["site=ADCS(groups={0: 'a'}, caps=1)"])["site"].startswith("ADCS(")
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ("nowhere.py:Thing", "there is no file nowhere.py"),
+        ("json:JSONDecoder", "not a subclass"),
+        ("ADCS(0.5)", "must look like"),
+        ("ADCS(theta=open('x'))", "must look like"),
+        ("Foo", "unknown scheduler 'Foo'; there are ADCS, DivFL"),
+        ("patient.py", "file.py:Class"),
+        ("ADCS(thet=0.1)", "ADCS has no setting 'thet'; did you mean theta?"),
+        (
+            "PowerOfChoice(d=3)",
+            "PowerOfChoice has no setting 'd'; there are candidates, seed, ",
+        ),
+        (
+            "LiveADCS(d=3)",
+            "there are theta, patience, refresh_every, probe_share, sketch, seed",
+        ),
+        ("ADCS(theta='a')", "theta must be a finite number, got 'a'"),
+        ("Uniform(by_size='no')", "by_size must be true or false, got 'no'"),
+        ("ADCS(caps=1.5)", "caps must be a whole number or a table of whole numbers, got 1.5"),
+    ],
+)
+def test_wrong_specs(spec, named):
+    with pytest.raises(ValueError, match=re.escape(named)):
+        make_scheduler(spec, seed=0)
+
+
+def test_a_class_of_ones_own_decides_what_it_takes(tmp_path):
+    path = tmp_path / "loose.py"
+    path.write_text(
+        "from __future__ import annotations\n"
+        "import adcs\n"
+        "class Loose(adcs.ADCS):\n"
+        "    def __init__(self, *, pair: tuple[int, str] = (), odd: Unseen = 0, **more):\n"
+        "        self.hidden = more.pop('hidden', None)\n"
+        "        super().__init__(**more)\n"
+    )
+    made = make_scheduler(f"{path}:Loose(hidden='x', theta=0.5, odd='y', pair=(1, 'a'))", seed=0)
+    assert (made.hidden, made.theta) == ("x", 0.5)
+    with pytest.raises(ValueError, match="Loose has no setting 'teta'; did you mean theta"):
+        make_scheduler(f"{path}:Loose(teta=0.5)", seed=0)

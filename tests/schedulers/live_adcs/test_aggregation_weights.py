@@ -1,0 +1,88 @@
+"""Weights of cohorts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import adcs
+from adcs import ClientReport
+from adcs.dpp.kernel import alpha
+from adcs.testing import FakeClients
+
+
+def test_weights_turn_the_step_towards_that_of_all_clients() -> None:
+    fake = FakeClients(range(18))
+    scheduler = adcs.LiveADCS()
+    nearer = 0
+    for server_round in range(20):
+        request = scheduler.request(server_round, range(18), 6)
+        scheduler.observe(server_round, fake.answer(server_round, request), "probe")
+        cohort = scheduler.select(server_round, range(18), 6)
+        assert scheduler.dpp is not None
+        share = np.exp(alpha(scheduler.theta) * scheduler.dpp.quality)
+        gram = scheduler.kernel.inner_products(np.arange(18))
+        target = share / share.sum()
+
+        def cosine(weights: Any, gram: Any = gram, target: Any = target) -> float:
+            squares = (weights @ gram @ weights) * (target @ gram @ target)
+            return float(weights @ gram @ target / squares**0.5)
+
+        ours, equal = np.zeros(18), np.zeros(18)
+        ours[list(cohort.clients)] = np.array(cohort.weights) / sum(cohort.weights)
+        equal[list(cohort.clients)] = 1 / 6
+        nearer += cosine(ours) > cosine(equal)
+        scheduler.observe(
+            server_round, [fake.report(server_round, c) for c in cohort.clients], "training"
+        )
+    assert nearer >= 18
+
+
+def test_new_clients_have_the_mean_weight_of_the_others() -> None:
+    fake = FakeClients(range(20))
+    scheduler = adcs.LiveADCS(probe_share=0.0)
+    for server_round in range(4):
+        fake.run_round(scheduler, server_round, 5, range(10))
+    # No client answers a probe, so the new ones are drawn.
+    cohort = scheduler.select(4, range(20), 8)
+    weights = dict(zip(cohort.clients, cohort.weights, strict=True))
+    drawn = cohort.diagnostics["drawn"]
+    assert drawn
+    known = [weight for client, weight in weights.items() if client not in drawn]
+    assert all(weights[client] == pytest.approx(np.mean(known)) for client in drawn)
+
+
+def test_unknown_clients_have_the_mean_weight_of_the_others() -> None:
+    scheduler = adcs.LiveADCS()
+    rows = np.random.default_rng(0).normal(size=(6, 9))
+    reports = [ClientReport(c, 0, loss=1.0 + c, update=rows[c]) for c in range(6)]
+    scheduler.observe(0, reports, "probe")
+    cohort = scheduler.select(0, range(12), 8)
+    drawn = cohort.diagnostics["drawn"]
+    weights = dict(zip(cohort.clients, cohort.weights, strict=True))
+    assert set(drawn) == {c for c in cohort.clients if c >= 6}
+    assert 3 <= len(drawn) <= 5
+    mean = np.mean([weights[c] for c in cohort.clients if c < 6])
+    assert mean < 0.5  # weights of known clients add up to about one
+    assert [weights[c] for c in drawn] == pytest.approx([mean] * len(drawn))
+
+
+def test_weights_of_tiny_updates_are_finite() -> None:
+    scheduler = adcs.LiveADCS()
+    rows = 1e-200 * np.random.default_rng(0).normal(size=(6, 4))
+    reports = [ClientReport(c, 0, loss=1.0 + c, update=rows[c]) for c in range(6)]
+    scheduler.observe(0, reports, "probe")
+    assert np.isfinite(scheduler.select(0, range(6), 3).weights).all()
+
+
+def test_weights_are_finite_at_any_theta(probed) -> None:
+    rng = np.random.default_rng(0)
+    for theta in (0.99, 0.999, 0.9999, 1.0 - 1e-9):
+        scheduler = probed(
+            adcs.LiveADCS(theta=theta), 0, rng.normal(size=(20, 8)), [1.0] * 19 + [50]
+        )
+        cohort = scheduler.select(0, range(20), 5)
+        assert 19 in cohort.clients
+        assert np.isfinite(cohort.weights).all()

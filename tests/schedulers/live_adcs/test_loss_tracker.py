@@ -1,0 +1,116 @@
+"""Estimates of losses between reports."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from adcs.schedulers.live_adcs import LossTracker
+from adcs.schedulers.live_adcs.loss_tracker import MEMORY
+
+
+def test_noise_and_drift_are_estimated_from_innovations() -> None:
+    """Losses are random walks, observed with noise at random times."""
+    rng = np.random.default_rng(0)
+    n, noise, drift = 40, 0.04, 0.001
+    losses = rng.uniform(1.0, 2.0, n)
+    tracker = LossTracker()
+    errors, raw = [], []
+    for server_round in range(1500):
+        seen = (
+            np.arange(n)
+            if server_round == 0
+            else np.sort(rng.permutation(n)[: rng.integers(2, 12)])
+        )
+        reported = losses[seen] + rng.normal(0.0, noise**0.5, seen.size)
+        tracker.update(seen, reported, server_round)
+        if server_round > 500:
+            errors.append(float(((tracker.loss[seen] - losses[seen]) ** 2).mean()))
+            raw.append(float(((reported - losses[seen]) ** 2).mean()))
+        losses += rng.normal(0.0, drift**0.5, n)
+    found_noise, found_drift = tracker.noise
+    # An innovation has the variance of the estimate too, which is well below that of the noise.
+    assert noise < found_noise < 1.7 * noise
+    assert 0.3 * drift < found_drift < 2.0 * drift
+    assert np.mean(errors) < 0.5 * np.mean(raw)
+
+
+def test_losses_of_clients_without_reports_are_predicted() -> None:
+    """Where losses are linear in the model, one scale makes the prediction exact."""
+    rng = np.random.default_rng(1)
+    n, d, rate = 8, 20, 0.05
+    gradients = rng.normal(size=(n, d)) + 1.0
+    model = np.zeros(d)
+    tracker = LossTracker()
+    tracker.update(np.arange(n), 100.0 + gradients @ model, 0)
+    for server_round in range(1, 40):
+        step = gradients[:3].mean(axis=0)
+        model -= rate * step
+        tracker.predict(gradients @ step)
+        tracker.update(np.arange(3), 100.0 + gradients[:3] @ model, server_round)
+    truth = 100.0 + gradients @ model
+    # The first step was taken before the scale could be estimated.
+    missed = rate * (gradients[3:] @ gradients[:3].mean(axis=0))
+    np.testing.assert_allclose(tracker.loss[3:] - missed, truth[3:], rtol=1e-9)
+
+
+def test_one_false_report_hardly_changes_noise_and_drift() -> None:
+    rng = np.random.default_rng(2)
+    tracker = LossTracker()
+    tracker.update(np.arange(10), np.ones(10), 0)
+    for server_round in range(1, 50):
+        tracker.update(np.arange(10), 1.0 + rng.normal(0.0, 0.1, 10), server_round)
+    before = tracker.noise
+    tracker.update(np.arange(1), np.array([1e29]), 50)
+    assert tracker.noise[0] < 1.2 * before[0]
+    assert tracker.noise[1] < 2.0 * before[1]
+
+
+@pytest.mark.parametrize(("times", "kept"), [(0.9e2, True), (1.1e2, False), (1e5, False)])
+def test_only_gross_errors_among_the_first_innovations_are_left_out(
+    times: float, kept: bool
+) -> None:
+    """Squares of more than 1e4 times their median: deviations of more than 100 times."""
+    tracker = LossTracker()
+    tracker.update(np.arange(13), np.ones(13), 0)
+    off = np.full(13, 0.1)
+    off[12] *= times
+    tracker.update(np.arange(13), 1.0 + off, 1)
+    noise, drift = tracker.noise
+    mean = float((off**2).mean()) if kept else 0.01
+    assert noise + drift == pytest.approx(mean, rel=0.01)
+
+
+def tracker_after(rounds=(0, 3)):
+    """Return a tracker of twelve clients that all report in each of these rounds."""
+    tracker, rng = LossTracker(), np.random.default_rng(0)
+    for server_round in rounds:
+        tracker.update(np.arange(12), 2.0 + rng.normal(size=12), server_round)
+    return tracker
+
+
+@pytest.mark.parametrize("later", [4, 7, 20])
+def test_the_gain_grows_with_the_age_of_the_estimate(later):
+    tracker = tracker_after()
+    clients, reported = np.array([2, 5]), np.array([1.0, 4.0])
+    loss, variance = tracker.loss.copy(), tracker.variance(3)
+    tracker.update(clients, reported, later)
+    noise, drift = tracker.noise
+    before = variance[clients] + drift * (later - 3)
+    gain = before / (before + noise)
+    np.testing.assert_allclose(
+        tracker.loss[clients], loss[clients] + gain * (reported - loss[clients])
+    )
+    np.testing.assert_allclose(tracker.variance(later)[clients], (1.0 - gain) * before)
+    assert tracker.reported_at[clients].tolist() == [later, later]
+    others = np.setdiff1d(np.arange(12), clients)
+    np.testing.assert_array_equal(tracker.loss[others], loss[others])
+    np.testing.assert_allclose(
+        tracker.variance(later)[others], variance[others] + drift * (later - 3)
+    )
+
+
+def test_old_innovations_are_forgotten_exponentially():
+    sums = tracker_after(rounds=(0, 1, 2, 3)).state()["innovation_sums"]
+    assert sums[0] == pytest.approx(12 * (1 + MEMORY + MEMORY**2))
+    assert 0.99 < MEMORY < 1.0
