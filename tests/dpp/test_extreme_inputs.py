@@ -228,7 +228,9 @@ class NoArray:
         raise RuntimeError("call detach() first")
 
 
-@pytest.mark.parametrize("bad", [NoArray(), [[0], [1, 2]], ["x" * 10_000]], ids=str)
+@pytest.mark.parametrize(
+    "bad", [NoArray(), [[0], [1, 2]], ["x" * 10_000]], ids=["no array", "ragged", "long text"]
+)
 @pytest.mark.parametrize(
     ("call", "name"),
     [
