@@ -208,8 +208,6 @@ class NoArray:
         ClientReport(1, 0, loss=NoArray()),
         ClientReport(1, np.timedelta64(0), loss=1.0),
         ClientReport(np.timedelta64(1), 0, loss=1.0),
-        ClientReport(1, 0, loss=1.0, examples=0.3),
-        ClientReport(1, 0, loss=1.0, examples=np.float32(2.5)),
     ],
     ids=lambda bad: f"{bad.client!r} {bad.server_round!r} {bad.update!r:.30} {bad.examples!r}",
 )
@@ -244,12 +242,12 @@ def test_the_norm_of_a_large_float32_update_is_exact():
         assert report.update_norm == pytest.approx(5e25, rel=1e-6)
 
 
-def test_a_column_of_counts_that_are_not_whole_is_refused():
+def test_fractions_of_examples_are_kept() -> None:
     table = ReportTable((0, 1), 0, loss=np.ones(2), examples=np.array([0.3, 2.0]))
-    scheduler = adcs.ADCS()
-    scheduler.observe(0, table, "probe")
-    refused = scheduler.select(0, [0, 1], 1).diagnostics["refused"]
-    assert refused == [{"client": 0, "reason": "examples must be a whole number, got 0.3"}]
+    for reports in (table, list(table)):
+        scheduler = adcs.Uniform(by_size=True)
+        scheduler.observe(0, reports, "enrolment")
+        assert [scheduler.reports[c].examples for c in (0, 1)] == [0.3, 2]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class Signal:
     requestable
         Whether it may stand in `Request.signals`.
     kind
-        "number", "count" (a whole number), "vector" or "sketch".
+        "number", "count" (whole as a rule; a fraction is kept), "vector" or "sketch".
     signed
         Whether a number may be negative.
     work
@@ -241,9 +241,13 @@ def with_plain_types(report: ClientReport) -> ClientReport:
         changes["server_round"] = int(report.server_round)
     for name in NUMBERS:
         value = getattr(report, name)
-        wanted = int if SIGNALS[name].kind == "count" else float
-        if value is not None and type(value) is not wanted:
-            changes[name] = wanted(value if is_int(value) else _as_float(value))
+        count = SIGNALS[name].kind == "count"
+        if value is None or type(value) is (int if count else float):
+            continue
+        number = value if is_int(value) else _as_float(value)
+        # A count may be a fraction: frameworks use it as a weight.
+        whole = count and (is_int(number) or float(number).is_integer())
+        changes[name] = int(number) if whole else float(number)
     if report.sketch is not None:
         sketch = _plain_sketch(report.sketch)
         if sketch is not report.sketch:
@@ -290,8 +294,6 @@ def _check_number(signal: Signal, value: Any) -> str | None:
         return f"{name} must be at most {MAX_VALUE:g}, got {shown}"
     if number < 0 and not signal.signed:
         return f"{name} must not be negative, got {number:g}"
-    if signal.kind == "count" and not number.is_integer():
-        return f"{name} must be a whole number, got {number:g}"
     return None
 
 

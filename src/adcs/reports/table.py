@@ -103,9 +103,6 @@ class ReportTable(Sequence[ClientReport]):
             return False
         if any(c.ndim != 1 or np.ma.is_masked(c) for c in columns):
             return False
-        counts = (c for name, c in self._columns.items() if SIGNALS[name].kind == "count")
-        if any(c.dtype.kind == "f" and (c != np.floor(c)).any() for c in counts):
-            return False
         numbers = np.concatenate(columns)
         # Both are false for NaN.
         return bool(numbers.min() >= 0.0 and numbers.max() <= MAX_VALUE)
