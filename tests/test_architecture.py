@@ -1,4 +1,4 @@
-"""The rooms of docs/architecture.md: who may import whom, and what a core import costs."""
+"""The packages of docs/architecture.md: who may import whom, and what a core import costs."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ SOURCE = Path(__file__).parents[1] / "src" / "adcs"
 
 
 def may_import() -> dict[str, set[str]]:
-    """Return the table of the page: the rooms, and those that each may import besides itself."""
+    """Return the table of the page: the packages, and those that each may import besides itself."""
     page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", page, flags=re.MULTILINE)
-    return {room: set(re.findall(r"`(\w+)`", allowed)) for room, allowed in rows}
+    return {package: set(re.findall(r"`(\w+)`", allowed)) for package, allowed in rows}
 
 
 MAY_IMPORT = may_import()
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     parts = path.relative_to(SOURCE).with_suffix("").parts
     return parts[0]
 
 
-def imported_rooms(path: Path) -> set[str]:
-    rooms = set()
+def imported_packages(path: Path) -> set[str]:
+    packages = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -43,31 +43,31 @@ def imported_rooms(path: Path) -> set[str]:
             names = [
                 f"{module}.{alias.name}" if module == "adcs" else module for alias in node.names
             ]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("adcs.")}
-    return rooms
+        packages |= {name.split(".")[1] for name in names if name.startswith("adcs.")}
+    return packages
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=str)
 def test_imports_point_one_way(path: Path) -> None:
-    room = room_of(path)
-    if room in ("__init__", "__main__"):
+    package = package_of(path)
+    if package in ("__init__", "__main__"):
         return
-    assert room in MAY_IMPORT, f"{room} is not a room of docs/architecture.md"
-    assert imported_rooms(path) <= MAY_IMPORT[room] | {room}
+    assert package in MAY_IMPORT, f"{package} is not a package of docs/architecture.md"
+    assert imported_packages(path) <= MAY_IMPORT[package] | {package}
 
 
-def test_the_page_has_every_room_and_no_other() -> None:
-    rooms = {room_of(path) for path in SOURCE.rglob("*.py")} - {"__init__", "__main__"}
-    assert set(MAY_IMPORT) == rooms
+def test_the_page_has_every_package_and_no_other() -> None:
+    packages = {package_of(path) for path in SOURCE.rglob("*.py")} - {"__init__", "__main__"}
+    assert set(MAY_IMPORT) == packages
 
 
 def test_rooms_form_no_circle() -> None:
     left = dict(MAY_IMPORT)
     while left:
-        free = [room for room, needs in left.items() if not needs & set(left)]
+        free = [package for package, needs in left.items() if not needs & set(left)]
         assert free, f"{sorted(left)} import each other"
-        for room in free:
-            del left[room]
+        for package in free:
+            del left[package]
 
 
 def test_core_import_is_light() -> None:
