@@ -41,6 +41,10 @@ class Dataset:
         The cluster of each training and of each test example, where they differ from the classes.
     source : str
         Where the data came from.
+    input_shape : tuple of int
+        The shape of one example before its axes were flattened into features.
+    vocabulary : int or None
+        For text: features are token ids from 0 to vocabulary - 1. None: features are quantities.
 
     Examples
     --------
@@ -60,6 +64,12 @@ class Dataset:
     groups: tuple[Labels, Labels] | None = None
     source: str = "memory"
     labels: tuple[int, ...] | tuple[str, ...] = ()
+    input_shape: tuple[int, ...] = ()
+    vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.input_shape:
+            object.__setattr__(self, "input_shape", self.x_train.shape[1:])
 
 
 def from_arrays(
@@ -104,6 +114,8 @@ def from_arrays(
     >>> data = from_arrays(images, [-1, 1, -1, 1, -1, 1], images[:2], [-1, 1])
     >>> data.x_train.shape, data.x_train.dtype, data.label_names
     ((6, 784), dtype('uint8'), ('-1', '1'))
+    >>> data.input_shape
+    (28, 28)
     >>> from_arrays(images[:2], ["dog", "cat"], images[:1], ["dog"]).label_names
     ('cat', 'dog')
     """
@@ -152,6 +164,7 @@ def from_arrays(
         groups=groups,
         source=source,
         labels=() if known.tolist() == list(range(known.size)) else tuple(known.tolist()),
+        input_shape=a.shape[1:],
     )
 
 
