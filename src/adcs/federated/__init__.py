@@ -5,6 +5,14 @@ for a framework carries the messages and calls a `RoundDriver`; `adcs.flower` is
 """
 
 from adcs.federated.client_registry import ClientRegistry, PendingMessage, key_id
+from adcs.federated.messages import (
+    ClientReply,
+    Exchange,
+    PlainReply,
+    Purpose,
+    SentModel,
+    check_arrays,
+)
 from adcs.federated.probes import (
     ANSWER,
     QUESTION,
@@ -16,18 +24,14 @@ from adcs.federated.probes import (
 )
 from adcs.federated.recorder import Recorder, RoundRecord, evaluation_summaries
 from adcs.federated.replies import (
-    ClientReply,
-    PlainReply,
-    Purpose,
     ReplyChecks,
     ReplyReader,
-    SentModel,
-    check_arrays,
+    apply_weights,
     check_metrics,
+    has_weights,
 )
-from adcs.federated.round import Exchange, FederatedRoundEvent, Round, RoundDriver, cohort_size
+from adcs.federated.round import FederatedRoundEvent, Round, RoundDriver, cohort_size
 from adcs.federated.warn_once import WarnOnce
-from adcs.federated.weights import apply_weights, has_weights
 
 __all__ = [
     "ANSWER",

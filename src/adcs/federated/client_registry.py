@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from adcs._types import ClientId
-from adcs.federated.replies import Purpose
+from adcs.federated.messages import Purpose
 
 Node = TypeVar("Node", int, str)
 """A framework's own ids of nodes."""

@@ -19,7 +19,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adcs.federated.replies import Purpose, ReplyChecks, SentModel, metric_signals
+from adcs.federated.messages import Purpose, SentModel
+from adcs.federated.replies import ReplyChecks, metric_signals
 from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Request
 

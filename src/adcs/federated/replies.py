@@ -1,40 +1,34 @@
-"""Checks of client replies, and the reports that are read from them.
+"""Client replies: they are checked, read as reports and weighted for aggregation.
 
 Replies are untrusted input. One bad reply could end a run or spoil the model: averaging spreads a
-NaN, and a wrong shape raises an error. Each check here raises a ValueError with one sentence; the
+NaN, and a wrong shape raises an error. Each check raises a ValueError with one sentence; the
 reply is refused, the reason is recorded, and the round continues with the other replies.
-
-A framework hands over its messages as `ClientReply` objects; everything else works on NumPy arrays
-and Python values.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from glob import escape
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic
 
 import numpy as np
-from numpy.typing import NDArray
 
 from adcs._types import ClientId
+from adcs.federated.messages import (
+    Arrays,
+    ClientReply,
+    Layout,
+    Purpose,
+    Reply,
+    SentModel,
+    Stage,
+)
 from adcs.federated.recorder import RoundRecord
 from adcs.reports.report import MAX_VALUE, NUMBERS, ClientReport, validate_report
 from adcs.reports.sketch import Sketcher
-
-Arrays = dict[str, NDArray[Any]]
-"""A model's arrays by name."""
-
-Layout = tuple[tuple[str, str, tuple[tuple[str, int], ...]], ...]
-"""Names and kinds of a reply's records, with their keys and the lengths of lists (else -1)."""
-
-Stage = Literal["identity", "probe", "training", "evaluation"]
+from adcs.schedulers.base import Cohort
 
 METRIC_SIGNALS = tuple(
     name
@@ -45,144 +39,6 @@ METRIC_SIGNALS = tuple(
 
 The loss and the number of examples have names that the user chooses; norm and times are measured.
 """
-
-_STATISTIC = re.compile(
-    r"(^|[./_])(running_mean|running_var|num_batches_tracked|moving_mean|moving_variance)(:\d+)?$"
-)
-
-
-def is_statistic(key: str) -> bool:
-    """Return whether an array's name is that of a normalisation statistic, not a parameter.
-
-    >>> is_statistic("layer1.0.bn1.running_mean"), is_statistic("layer1.0.bn1.weight")
-    (True, False)
-    """
-    return _STATISTIC.search(key) is not None
-
-
-class SentModel:
-    """The model that was sent to clients, and the arrays that make up an update of it.
-
-    Parameters
-    ----------
-    arrays
-        The model's arrays.
-    patterns
-        Shell patterns of the arrays that make up the update. None takes all floating-point arrays
-        except normalisation statistics, whose changes would dominate the update.
-    keys
-        The arrays that made up the update in earlier rounds. Averaging turns integer arrays into
-        floating-point ones; this keeps them out of the update.
-    record_name
-        The name of the record in which the arrays travel, in frameworks that name it.
-
-    Attributes
-    ----------
-    keys, patterns
-        The arrays that make up the update, and the patterns by which a client finds them.
-    size
-        The number of values in the update.
-
-    Examples
-    --------
-    >>> model = SentModel({"w": np.zeros(2), "bn.running_mean": np.ones(2)})
-    >>> model.keys, model.size
-    (('w',), 2)
-    """
-
-    def __init__(
-        self,
-        arrays: Mapping[str, NDArray[Any]],
-        patterns: Sequence[str] | None = None,
-        keys: Sequence[str] | None = None,
-        record_name: str = "arrays",
-    ) -> None:
-        self.arrays: Arrays = dict(arrays)
-        self.record_name = record_name
-        floating = [key for key, array in self.arrays.items() if array.dtype.kind == "f"]
-        if patterns is None:
-            self.keys = tuple(key for key in floating if not is_statistic(key))
-        else:
-            self.keys = tuple(
-                key for key in floating if any(fnmatchcase(key, pattern) for pattern in patterns)
-            )
-            if not self.keys:
-                raise ValueError(
-                    f"arrays must name floating-point arrays of the model, got {list(patterns)} "
-                    f"for a model of {floating}"
-                )
-        self.patterns = None if patterns is None else tuple(patterns)
-        if keys is not None and set(keys) < set(self.keys):
-            self.keys, self.patterns = tuple(keys), tuple(escape(key) for key in keys)
-        self.size = sum(self.arrays[key].size for key in self.keys)
-        self.is_zero = not any(self.arrays[key].any() for key in floating)
-
-    def update(self, arrays: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return the reply minus this model, one array for each of `keys`."""
-        return [
-            np.subtract(
-                arrays[key],
-                self.arrays[key],
-                dtype=np.result_type(arrays[key], self.arrays[key], np.float32),
-            )
-            for key in self.keys
-        ]
-
-
-def check_arrays(arrays: Mapping[str, NDArray[Any]], model: SentModel) -> Arrays:
-    """Return a reply's arrays in the model's precision, or raise ValueError.
-
-    They must have the model's keys, shapes and kinds, be finite, and differ from the model.
-    Floating-point arrays of another precision are converted: one client's float16 would make the
-    average float16.
-
-    >>> check_arrays({"w": np.ones(3)}, SentModel({"w": np.zeros(2)}))
-    Traceback (most recent call last):
-    ...
-    ValueError: array 'w' must have shape (2,), got (3,)
-    """
-    missing, extra = set(model.arrays) - set(arrays), set(arrays) - set(model.arrays)
-    if missing or extra:
-        raise ValueError(
-            "arrays must have the model's keys, got "
-            + " and ".join(
-                f"{what} {sorted(keys)[:3]}"
-                for what, keys in (("without", missing), ("with", extra))
-                if keys
-            )
-        )
-    checked: Arrays = {}
-    for key, sent in model.arrays.items():
-        values = _check_array(key, arrays[key], sent, is_parameter=key in model.keys)
-        same_kind = values.dtype.kind == sent.dtype.kind == "f"
-        checked[key] = values.astype(sent.dtype, copy=False) if same_kind else values
-    floating = [key for key, array in checked.items() if array.dtype.kind == "f"]
-    if floating and not model.is_zero and not any(checked[key].any() for key in floating):
-        raise ValueError("arrays must not all be zero")
-    if floating and all(np.array_equal(checked[key], model.arrays[key]) for key in floating):
-        raise ValueError("update must have a direction, got all zeros")
-    return checked
-
-
-def _check_array(
-    key: str, values: NDArray[Any], sent: NDArray[Any], *, is_parameter: bool
-) -> NDArray[Any]:
-    # An array of uint8 is a serialised object, such as trees, whose length may change.
-    fixed_shape = sent.dtype != np.uint8
-    if fixed_shape and values.shape != sent.shape:
-        raise ValueError(f"array {key!r} must have shape {sent.shape}, got {values.shape}")
-    kind, expected = values.dtype.kind, sent.dtype.kind
-    # Counters are integers at a client and floating-point numbers once they are averaged.
-    both_numbers = fixed_shape and not is_parameter and kind in "fiu" and expected in "fiu"
-    if not (both_numbers or kind == expected):
-        raise ValueError(f"array {key!r} must be of {sent.dtype}, got {values.dtype}")
-    if kind == "f" and values.size:
-        largest = float(np.abs(values).max())
-        if not largest <= MAX_VALUE:
-            raise ValueError(
-                f"array {key!r} must be finite and at most {MAX_VALUE:g}, got {largest}"
-            )
-    return values
 
 
 @dataclass(frozen=True)
@@ -279,190 +135,6 @@ def check_finite(metrics: Mapping[str, Any]) -> None:
                 raise ValueError(f"{key} must be finite and at most {MAX_VALUE:g}, got {number}")
 
 
-@dataclass(frozen=True)
-class Purpose:
-    """What a message to clients asks for, which decides how its replies are read.
-
-    Attributes
-    ----------
-    stage
-        "identity", "probe", "training" or "evaluation".
-    server_round
-        The scheduler's round, counted from 0.
-    model
-        The model that was sent, if the replies carry updates of it.
-    expects_answer
-        Whether the client's probe handler is asked for an answer (`probes.ProbeQuestion`), rather
-        than for a training reply.
-    sketch
-        How the update in that answer is sketched; None if it has the norm alone.
-
-    Examples
-    --------
-    >>> Purpose("training", 0, SentModel({"w": np.zeros(2)})).expects_answer
-    False
-    """
-
-    stage: Stage
-    server_round: int
-    model: SentModel | None = None
-    expects_answer: bool = False
-    sketch: Sketcher | None = None
-
-
-class ClientReply(ABC):
-    """A client's reply, as its framework represents it.
-
-    A framework implements this class for its own messages, as `adcs.flower` does, or converts them
-    to `PlainReply`.
-
-    Examples
-    --------
-    >>> issubclass(PlainReply, ClientReply)
-    True
-    """
-
-    @property
-    @abstractmethod
-    def error(self) -> str | None:
-        """Why the client sent no content, or None if it did."""
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """The bytes of the content, without the framework's own overhead; 0 for an error."""
-
-    @property
-    @abstractmethod
-    def metrics(self) -> dict[str, Any]:
-        """The metrics: numbers and lists of numbers."""
-
-    @property
-    @abstractmethod
-    def layout(self) -> Layout:
-        """The structure of the records, in which the replies of a round must agree."""
-
-    @property
-    @abstractmethod
-    def answer(self) -> dict[str, Any] | None:
-        """The probe handler's answer; None if there is none."""
-
-    @abstractmethod
-    def arrays(self, model: SentModel) -> Arrays:
-        """Return the arrays of the trained model, unchecked, or raise ValueError."""
-
-    @abstractmethod
-    def replace_arrays(self, arrays: Mapping[str, NDArray[Any]], model: SentModel) -> None:
-        """Replace some of the arrays, in a copy of the content."""
-
-    @abstractmethod
-    def replace_metric(self, key: str, value: float) -> None:
-        """Replace a metric, in a copy of the content."""
-
-    @abstractmethod
-    def check_records(self, *, arrays: bool) -> None:
-        """Raise ValueError if the framework could not aggregate records of this structure.
-
-        Called for strategies that weight by a metric; `arrays` says whether a model is expected.
-        """
-
-    def checked_arrays(self, model: SentModel) -> Arrays:
-        """Return the arrays after `check_arrays`; conversions are made in the reply as well."""
-        arrays = self.arrays(model)
-        checked = check_arrays(arrays, model)
-        changed = {key: array for key, array in checked.items() if array is not arrays[key]}
-        if changed:
-            self.replace_arrays(changed, model)
-        return checked
-
-
-class PlainReply(ClientReply):
-    """A reply of NumPy arrays and Python values.
-
-    Parameters
-    ----------
-    arrays
-        The arrays of the trained model, if there is one.
-    metrics
-        The metrics.
-    answer
-        The probe handler's answer, if there is one.
-    error
-        Why the client sent no content.
-
-    Examples
-    --------
-    >>> reply = PlainReply({"w": np.ones(2)}, {"train_loss": 0.5, "num-examples": 10})
-    >>> reply.metrics["train_loss"], reply.nbytes
-    (0.5, 32)
-    """
-
-    def __init__(
-        self,
-        arrays: Mapping[str, NDArray[Any]] | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        answer: Mapping[str, Any] | None = None,
-        error: str | None = None,
-    ) -> None:
-        self._arrays = None if arrays is None else dict(arrays)
-        self._metrics = dict(metrics or {})
-        self._answer = None if answer is None else dict(answer)
-        self._error = error
-
-    @property
-    def error(self) -> str | None:
-        """Why the client sent no content, or None if it did."""
-        return self._error
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of arrays and byte strings, and 8 for each other value."""
-        arrays = sum(array.nbytes for array in (self._arrays or {}).values())
-        values = [*self._metrics.values(), *(self._answer or {}).values()]
-        return arrays + sum(len(v) if isinstance(v, (bytes, str)) else 8 for v in values)
-
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """The metrics."""
-        return self._metrics
-
-    @property
-    def layout(self) -> Layout:
-        """The keys of arrays and metrics."""
-        return (
-            ("arrays", "arrays", tuple((key, -1) for key in sorted(self._arrays or {}))),
-            ("metrics", "metrics", tuple((key, -1) for key in sorted(self._metrics))),
-        )
-
-    @property
-    def answer(self) -> dict[str, Any] | None:
-        """The probe handler's answer; None if there is none."""
-        return self._answer
-
-    def arrays(self, model: SentModel) -> Arrays:
-        """Return the arrays of the trained model."""
-        if self._arrays is None:
-            raise ValueError("reply must carry arrays, got none")
-        return self._arrays
-
-    def replace_arrays(self, arrays: Mapping[str, NDArray[Any]], model: SentModel) -> None:
-        """Replace some of the arrays."""
-        self._arrays = {**(self._arrays or {}), **arrays}
-
-    def replace_metric(self, key: str, value: float) -> None:
-        """Replace a metric."""
-        self._metrics = {**self._metrics, key: value}
-
-    def check_records(self, *, arrays: bool) -> None:
-        """Raise ValueError if arrays are expected and there are none."""
-        if arrays and self._arrays is None:
-            raise ValueError("reply must carry arrays, got none")
-
-
-Reply = TypeVar("Reply", bound=ClientReply)
-"""A framework's own class of replies."""
-
-
 @dataclass
 class UsableReplies(Generic[Reply]):
     """What a batch of replies contains.
@@ -489,6 +161,7 @@ class ReplyReader:
 
     Examples
     --------
+    >>> from adcs.federated import PlainReply
     >>> reader, record = ReplyReader(ReplyChecks(None, "train_loss")), RoundRecord()
     >>> purpose = Purpose("training", 0, SentModel({"w": np.zeros(2)}))
     >>> replies = {3: PlainReply({"w": np.ones(2)}), 7: PlainReply({"w": np.full(2, np.nan)})}
@@ -705,3 +378,76 @@ def _entry(client: ClientId, stage: Stage, reason: str) -> dict[str, Any]:
 def _names(layout: Layout) -> str:
     text = ", ".join(f"{name} ({' '.join(key for key, _ in keys)})" for name, _, keys in layout)
     return text[:200]
+
+
+def has_weights(cohort: Cohort) -> bool:
+    """Return whether the cohort's update differs from the strategy's own average.
+
+    >>> has_weights(Cohort.of([1, 2])), has_weights(Cohort((1, 2), (1.0, 3.0)))
+    (False, True)
+    """
+    return not cohort.normalise or len(set(cohort.weights)) > 1
+
+
+def apply_weights(
+    cohort: Cohort,
+    replies: Mapping[ClientId, ClientReply],
+    model: SentModel,
+    weight_key: str,
+    examples: Mapping[ClientId, float],
+    clients: Collection[ClientId],
+) -> None:
+    """Change the replies so that their average by `weight_key` is the cohort's update.
+
+    Strategies average by a metric, the number of examples n: sum n x / sum n. A cohort's weights w
+    multiply that metric. The result, sum n w x / sum n w, is the update of a cohort with
+    `normalise=True`. With `normalise=False` the update is sum p w g, where p = n / (sum of n over
+    all clients). That is the same average times s = sum p w over the cohort, so each reply is first
+    replaced by (model sent) + s (reply - model sent).
+
+    Parameters
+    ----------
+    cohort
+        The cohort, with its weights.
+    replies
+        The replies to aggregate; they are changed.
+    model
+        The model that was sent.
+    weight_key
+        The metric by which the strategy averages.
+    examples
+        The numbers of examples that clients have reported.
+    clients
+        All clients that could have been selected. Those that have not reported their number of
+        examples count as average ones.
+
+    Examples
+    --------
+    >>> from adcs.federated import PlainReply
+    >>> replies = {3: PlainReply({"w": np.ones(2)}, {"n": 10}), 7: PlainReply(metrics={"n": 10})}
+    >>> model = SentModel({"w": np.zeros(2)})
+    >>> apply_weights(Cohort((3, 7), (1.0, 3.0)), replies, model, "n", {}, (3, 7))
+    >>> replies[7].metrics
+    {'n': 30.0}
+    """
+    weights = dict(zip(cohort.clients, cohort.weights, strict=True))
+    scale = 1.0
+    if not cohort.normalise:
+        reported = [examples[client] for client in clients if client in examples]
+        mean = sum(reported) / len(reported) if reported else 1.0
+        total = sum(examples.get(client, mean) for client in clients)
+        scale = sum(examples.get(client, mean) * weights[client] for client in replies) / total
+    for client, reply in replies.items():
+        reply.replace_metric(weight_key, float(reply.metrics[weight_key]) * weights[client])
+        if scale != 1.0:
+            reply.replace_arrays(_scaled(reply.arrays(model), model, scale), model)
+
+
+def _scaled(arrays: Arrays, model: SentModel, scale: float) -> Arrays:
+    """Return the floating-point arrays of a reply with its update multiplied by `scale`."""
+    return {
+        # A Python float as scale keeps a float32 model float32.
+        key: np.asarray(sent + scale * (arrays[key] - sent), dtype=arrays[key].dtype)
+        for key, sent in model.arrays.items()
+        if sent.dtype.kind == "f"
+    }

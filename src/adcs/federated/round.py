@@ -25,11 +25,11 @@ from typing import Any, Generic
 from numpy.typing import NDArray
 
 from adcs._types import ClientId
+from adcs.federated.messages import Exchange, Purpose, Reply, SentModel
 from adcs.federated.probes import Probe
 from adcs.federated.recorder import Recorder, RoundRecord, metrics_by_client
-from adcs.federated.replies import Purpose, Reply, ReplyChecks, ReplyReader, SentModel
+from adcs.federated.replies import ReplyChecks, ReplyReader, apply_weights, has_weights
 from adcs.federated.warn_once import WarnOnce
-from adcs.federated.weights import apply_weights, has_weights
 from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketcher
@@ -89,33 +89,6 @@ class FederatedRoundEvent(RoundEvent):
     """
 
     record: RoundRecord
-
-
-@dataclass
-class Exchange(Generic[Reply]):
-    """Messages that were sent to clients in one go, and the replies that came in time.
-
-    Attributes
-    ----------
-    clients
-        The clients that were asked.
-    replies
-        The replies by client.
-    bytes_down
-        The bytes of the contents that were sent.
-    seconds
-        The time from sending to the end of the wait.
-
-    Examples
-    --------
-    >>> Exchange(clients=[3, 7], bytes_down=800).replies
-    {}
-    """
-
-    clients: Sequence[ClientId] = ()
-    replies: Mapping[ClientId, Reply] = field(default_factory=dict)
-    bytes_down: int = 0
-    seconds: float = 0.0
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from adcs.federated.messages import SentModel
 from adcs.federated.probes import ANSWER, QUESTION, answer_partition, answer_probe
-from adcs.federated.replies import SentModel
 from adcs.flower.transport import FlowerReply, find_question, sent_arrays
 
 

@@ -28,10 +28,11 @@ from flwr.serverapp.strategy import (
 from adcs._types import ClientId
 from adcs._validation import check_number
 from adcs.federated.client_registry import ClientRegistry, PendingMessage, node_client_id
+from adcs.federated.messages import Exchange, Purpose
 from adcs.federated.probes import plan_probe
 from adcs.federated.recorder import Recorder, RoundRecord, evaluation_summaries
-from adcs.federated.replies import Purpose, ReplyChecks
-from adcs.federated.round import ClientsPerRound, Exchange, RoundDriver, cohort_size
+from adcs.federated.replies import ReplyChecks
+from adcs.federated.round import ClientsPerRound, RoundDriver, cohort_size
 from adcs.federated.warn_once import WarnOnce
 from adcs.flower.transport import (
     FlowerReply,

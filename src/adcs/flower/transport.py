@@ -15,8 +15,8 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from adcs.federated.client_registry import ClientRegistry, PendingMessage
+from adcs.federated.messages import Arrays, ClientReply, Layout, Purpose, SentModel
 from adcs.federated.probes import ANSWER, QUESTION, Probe, ProbeQuestion
-from adcs.federated.replies import Arrays, ClientReply, Layout, Purpose, SentModel
 
 
 def clock_of(grid: Grid) -> Callable[[], float]:
