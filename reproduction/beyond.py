@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from adcs.experiments import (
@@ -33,11 +30,11 @@ from reproduction.folder import (
     CONFIGS,
     ResultFolder,
     Run,
-    next_folder,
-    one_sentence,
+    make_results,
     options,
-    overrides_of,
+    print_end,
     quick_look,
+    read_toml,
     write_text,
 )
 
@@ -57,11 +54,7 @@ def protocol() -> dict[str, Any]:
     >>> protocol()["ablation"]["cases"]
     ['base', 'dirichlet-01']
     """
-    return _toml(CONFIGS / "beyond" / "protocol.toml")
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    return read_toml(CONFIGS / "beyond" / "protocol.toml")
 
 
 def case_run(name: str, overrides: Mapping[str, Any]) -> Run:
@@ -74,7 +67,7 @@ def case_run(name: str, overrides: Mapping[str, Any]) -> Run:
     """
     declared = protocol()
     config = CONFIGS / "beyond" / f"{name.removeprefix(ABLATION)}.toml"
-    case = _toml(config)
+    case = read_toml(config)
     settings = quick_look(overrides)
     if "data" in case:  # The folder is that of Fashion-MNIST.
         settings.pop("data_folder", None)
@@ -313,21 +306,14 @@ def _bold(text: str, bad: bool) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the protocol."""
     given = options("LiveADCS and its rivals at their best settings.").parse_args(arguments)
-    path = given.out or next_folder("beyond")
-    with one_sentence(f"make beyond OUT={path}"):
-        folder = ResultFolder.open(path, ["beyond"], [], overrides_of(given))
-        print(f"results go to {path}", file=sys.stderr)
-        folder.execute(runs_of(folder), given.jobs)
-        verdicts = report(folder)
+    folder, verdicts = make_results("beyond", ["beyond"], given, runs_of, report)
     for verdict in verdicts:
         print(
             f"{verdict.title}: {', '.join(verdict.failures) or 'all shown'}. Worst "
             f"{verdict.ours.mean:.3f}, {verdict.rival_name} {verdict.rival.mean:.3f}, "
             f"Uniform {verdict.uniform.mean:.3f}"
         )
-    if (warning := caveat(folder.overrides)) is not None:
-        print(warning, file=sys.stderr)
-    print(f"{path / 'summary.md'} has the tables, {path / 'figures'} the figure", file=sys.stderr)
+    print_end(folder, caveat(folder.overrides))
 
 
 if __name__ == "__main__":

@@ -15,17 +15,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from adcs.experiments import Experiment, checked_records, experiment_of
 from adcs.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = Path(__file__).parent / "configs"
+
+Report = TypeVar("Report")
 
 OVERRIDES: Mapping[str, type] = {"seeds": int, "rounds": int, "data": str, "data_folder": str}
 """Settings that may differ from the declared ones, by type."""
@@ -225,6 +228,11 @@ def compare(words: Sequence[str]) -> None:
         raise CommandFailed(code)
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the contents of a TOML file."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
 def next_folder(name: str) -> Path:
     """Return the first of runs/name-1, runs/name-2, .. that does not exist."""
     count = 1
@@ -277,3 +285,42 @@ def one_sentence(command: str) -> Iterator[None]:
         sys.exit(error.code if isinstance(error, CommandFailed) else 128 + signal.SIGINT)
     except (ValueError, OSError) as error:
         sys.exit(f"reproduction: {error}")
+
+
+def make_results(
+    name: str,
+    known: Sequence[str],
+    given: argparse.Namespace,
+    runs_of: Callable[[ResultFolder], Sequence[Run]],
+    report: Callable[[ResultFolder], Report],
+) -> tuple[ResultFolder, Report]:
+    """Make the runs of a folder of results, then its report; return both.
+
+    Parameters
+    ----------
+    name
+        The target of make, which also names the folder.
+    known
+        All outputs there are, in their order.
+    given
+        The options of the command line.
+    runs_of
+        Returns the runs that a folder needs.
+    report
+        Writes the report from the runs.
+    """
+    path = given.out or next_folder(name)
+    with one_sentence(f"make {name} OUT={path}"):
+        wanted = getattr(given, "outputs", ())
+        folder = ResultFolder.open(path, known, wanted, overrides_of(given))
+        print(f"results go to {path}", file=sys.stderr)
+        folder.execute(runs_of(folder), given.jobs)
+        return folder, report(folder)
+
+
+def print_end(folder: ResultFolder, warning: str | None) -> None:
+    """Print the warning, if there is one, and where the results are."""
+    if warning is not None:
+        print(warning, file=sys.stderr)
+    path = folder.path
+    print(f"{path / 'summary.md'} has the tables, {path / 'figures'} the figures", file=sys.stderr)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,11 +11,11 @@ from reproduction.folder import (
     CONFIGS,
     ResultFolder,
     Run,
-    next_folder,
-    one_sentence,
+    make_results,
     options,
-    overrides_of,
+    print_end,
     quick_look,
+    read_toml,
     write_text,
 )
 from reproduction.outputs import Output, Section, make_section
@@ -29,7 +27,7 @@ def declared(name: str) -> dict[str, Any]:
     >>> declared("theta")["run"]["baseline"]
     'Uniform'
     """
-    return tomllib.loads((CONFIGS / "paper" / f"{name}.toml").read_text(encoding="utf-8"))
+    return read_toml(CONFIGS / "paper" / f"{name}.toml")
 
 
 def outputs() -> dict[str, Output]:
@@ -118,19 +116,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("outputs", nargs="*", help=f"some of {', '.join(outputs())}; all if none")
     parser.add_argument("--data", help="another data set than the paper's")
     given = parser.parse_args(arguments)
-    path = given.out or next_folder("paper")
-    with one_sentence(f"make paper OUT={path}"):
-        folder = ResultFolder.open(path, list(outputs()), given.outputs, overrides_of(given))
-        print(f"results go to {path}", file=sys.stderr)
-        folder.execute(runs_of(folder), given.jobs)
-        sections = report(folder)
+    folder, sections = make_results("paper", list(outputs()), given, runs_of, report)
     for section in sections:
         print(section.output.title)
         for claim in section.claims:
             print(f"  {claim.verdict}: {claim.text}. {claim.numbers}")
-    if (warning := caveat(folder.overrides)) is not None:
-        print(warning, file=sys.stderr)
-    print(f"{path / 'summary.md'} has the tables, {path / 'figures'} the figures", file=sys.stderr)
+    print_end(folder, caveat(folder.overrides))
 
 
 if __name__ == "__main__":

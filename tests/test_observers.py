@@ -13,25 +13,6 @@ from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent
 from adcs.simulation import SchedulerFailed, Simulation
 
 
-class Log(Observer):
-    """Keeps all events in order."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, SelectionEvent | RoundEvent | EvaluationEvent | None]] = []
-
-    def on_selection(self, event: SelectionEvent) -> None:
-        self.events.append(("selection", event))
-
-    def on_round(self, event: RoundEvent) -> None:
-        self.events.append(("round", event))
-
-    def on_evaluation(self, event: EvaluationEvent) -> None:
-        self.events.append(("evaluation", event))
-
-    def on_end(self) -> None:
-        self.events.append(("end", None))
-
-
 def simulation(**settings: object) -> Simulation:
     return Experiment.of(
         **{
@@ -44,25 +25,25 @@ def simulation(**settings: object) -> Simulation:
     ).simulation(3)
 
 
-def test_the_order_of_events() -> None:
-    log, sim = Log(), simulation()
-    sim.observers.append(log)
+def test_the_order_of_events(events: Any) -> None:
+    sim = simulation()
+    sim.observers.append(events)
     sim.run(3, eval_every=2)
     evaluated = ["selection", "selection", "evaluation", "evaluation", "round", "round"]
     plain = ["selection", "selection", "round", "round"]
     last = ["evaluation", "evaluation", "end"]
-    assert [kind for kind, _ in log.events] == [*evaluated, *plain, *evaluated, *last]
-    rounds = [event.server_round for kind, event in log.events if kind == "round" and event]
+    assert [kind for kind, _ in events.events] == [*evaluated, *plain, *evaluated, *last]
+    rounds = [event.server_round for kind, event in events.events if kind == "round" and event]
     assert rounds == [0, 0, 1, 1, 2, 2]
 
 
-def test_events_say_what_happened() -> None:
-    log, sim = Log(), simulation(network={"dropout": 0.4})
-    sim.observers.append(log)
+def test_events_say_what_happened(events: Any) -> None:
+    sim = simulation(network={"dropout": 0.4})
+    sim.observers.append(events)
     before = [run.ledger.updates for run in sim.runs]
     sim.step()
     for run, updates in zip(sim.runs, before, strict=True):
-        found = [event for _, event in log.events if event is not None and event.run == run.name]
+        found = [event for _, event in events.events if event is not None and event.run == run.name]
         selection, trained = found
         assert isinstance(selection, SelectionEvent)
         assert isinstance(trained, RoundEvent)
@@ -77,10 +58,10 @@ def test_events_say_what_happened() -> None:
         assert trained.costs.seconds == run.ledger.seconds
 
 
-def test_records_are_those_of_evaluate_and_step() -> None:
-    log, by_hand = Log(), simulation()
+def test_records_are_those_of_evaluate_and_step(events: Any) -> None:
+    by_hand = simulation()
     observed = simulation()
-    observed.observers.append(log)
+    observed.observers.append(events)
     observed.run(3, eval_every=2)
     expected = []
     for server_round in range(3):
@@ -91,7 +72,7 @@ def test_records_are_those_of_evaluate_and_step() -> None:
         measures = by_hand.step(measured=True)
         expected += [{**r, **m} for r, m in zip(records, measures, strict=True)]
     expected += by_hand.evaluate(final=True)
-    found = [event.record for _, event in log.events if isinstance(event, EvaluationEvent)]
+    found = [event.record for _, event in events.events if isinstance(event, EvaluationEvent)]
     assert len(found) == len(expected)
     for record, other in zip(found, expected, strict=True):
         assert list(record) == list(other)
@@ -99,19 +80,19 @@ def test_records_are_those_of_evaluate_and_step() -> None:
             np.testing.assert_array_equal(value, other[key])
 
 
-def test_observers_change_nothing() -> None:
+def test_observers_change_nothing(events: Any) -> None:
     quiet, watched = simulation(), simulation()
-    watched.observers.append(Log())
+    watched.observers.append(events)
     quiet.run(5)
     watched.run(5)
     np.testing.assert_array_equal(quiet.parameters, watched.parameters)
 
 
-def test_listeners_implement_the_method_themselves_or_by_inheritance() -> None:
+def test_listeners_implement_the_method_themselves_or_by_inheritance(events: Any) -> None:
     class Quiet(Observer):
         pass
 
-    class Loud(Log):
+    class Loud(type(events)):
         pass
 
     quiet, loud = Quiet(), Loud()

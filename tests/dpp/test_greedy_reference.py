@@ -100,12 +100,16 @@ def test_the_order_is_that_of_60_digits(
     with mpmath.workdps(60):
         exact = exact_kernel(x)
         expected = {theta: reference(exact, q, theta, M) for theta in THETAS}
-    for theta, (picks, rank) in expected.items():
-        by_kernel = greedy_map(c, M, quality=q, theta=theta)
-        by_features = greedy_map_features(x, M, quality=q, theta=theta)
-        assert by_kernel.indices.tolist() == picks, f"kernel, theta = {theta}"
-        assert by_features.indices.tolist() == picks, f"features, theta = {theta}"
-        assert by_kernel.rank == by_features.rank == rank
+
+    def check() -> None:
+        for theta, (picks, rank) in expected.items():
+            by_kernel = greedy_map(c, M, quality=q, theta=theta)
+            by_features = greedy_map_features(x, M, quality=q, theta=theta)
+            assert by_kernel.indices.tolist() == picks, f"kernel, theta = {theta}"
+            assert by_features.indices.tolist() == picks, f"features, theta = {theta}"
+            assert by_kernel.rank == by_features.rank == rank
+
+    check()
     # The same picks by the dense search, and by the lazy search with a small pool.
     monkeypatch.setattr(greedy, "_SMALL", 0)
     for theta, (picks, _) in expected.items():
@@ -114,12 +118,7 @@ def test_the_order_is_that_of_60_digits(
     monkeypatch.setattr(greedy, "_MANY", 0)
     monkeypatch.setattr(greedy_lazy, "_KERNEL_POOL", 5)
     monkeypatch.setattr(greedy_lazy, "_POOL", 6 * D)
-    for theta, (picks, rank) in expected.items():
-        by_kernel = greedy_map(c, M, quality=q, theta=theta)
-        by_features = greedy_map_features(x, M, quality=q, theta=theta)
-        assert by_kernel.indices.tolist() == picks, f"lazy kernel, theta = {theta}"
-        assert by_features.indices.tolist() == picks, f"lazy features, theta = {theta}"
-        assert by_kernel.rank == by_features.rank == rank
+    check()
 
 
 def test_float32_updates_give_the_order_of_their_exact_values() -> None:

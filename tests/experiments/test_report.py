@@ -19,30 +19,6 @@ from adcs.experiments.styles import styles_of
 from adcs.run_folder import RunFolder
 
 
-def records(
-    values: dict[str, float], seeds: int = 3, rounds: int = 20000, **more: Any
-) -> list[dict[str, Any]]:
-    """A flat curve for each label, seeds 0.01 apart."""
-    costs = ("updates", "bytes_up", "bytes_down", "seconds")
-    return [
-        {
-            "scheduler": label,
-            "seed": seed,
-            "server_round": done,
-            "worst": worst + 0.01 * seed,
-            "worst20": worst,
-            "average": 0.79,
-            **dict.fromkeys(("std", "tv"), 0.1),
-            "jain": 1.0,
-            **dict.fromkeys(costs, float(done)),
-            **more,
-        }
-        for label, worst in values.items()
-        for seed in range(seeds)
-        for done in range(0, rounds + 1, rounds // 20)
-    ]
-
-
 @pytest.mark.parametrize(
     ("against", "scale", "column", "last"),
     [
@@ -53,7 +29,7 @@ def records(
     ],
 )
 def test_figure_files_name_the_unit(
-    against: str, scale: float, column: str, last: float, tmp_path: Path
+    records: Any, against: str, scale: float, column: str, last: float, tmp_path: Path
 ) -> None:
     lines = records({"A": 0.5})
     for line in lines:
@@ -109,7 +85,7 @@ def test_bands_of_accuracies_stay_among_accuracies() -> None:
     assert panel(records, "bias", "server_round", ["A"]).lines["A"].high > 1.0
 
 
-def test_a_comparison_shows_the_worst_fifth_and_the_costs(tmp_path: Path) -> None:
+def test_a_comparison_shows_the_worst_fifth_and_the_costs(records: Any, tmp_path: Path) -> None:
     experiment = Experiment.of(data="synthetic", clients=10, m=5, rounds=20, seeds=3)
     folder = create_run(tmp_path / "run", experiment)
     with folder.writer("all") as file:
@@ -130,7 +106,7 @@ def test_a_comparison_shows_the_worst_fifth_and_the_costs(tmp_path: Path) -> Non
     assert "cut off there" in text
 
 
-def test_seeds_of_a_comparison_that_do_not_count_are_named(tmp_path: Path) -> None:
+def test_seeds_of_a_comparison_that_do_not_count_are_named(records: Any, tmp_path: Path) -> None:
     experiment = Experiment.of(
         data="synthetic", clients=10, m=5, seeds=4, schedulers=["Uniform", "OCS"]
     )

@@ -17,7 +17,6 @@ from adcs.federated import (
     answer_probe,
     plan_probe,
 )
-from adcs.observers import Observer
 from adcs.schedulers.base import Cohort, Scheduler
 
 WIDTH, LR = 6, 0.5
@@ -88,30 +87,6 @@ class Quadratic:
         return cohort
 
 
-class Events(Observer):
-    """Keeps every event in order."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, Any]] = []
-
-    def on_selection(self, event: Any) -> None:
-        self.events.append(("selection", event))
-
-    def on_round(self, event: Any) -> None:
-        self.events.append(("round", event))
-
-    def on_evaluation(self, event: Any) -> None:
-        self.events.append(("evaluation", event))
-
-    def on_end(self) -> None:
-        self.events.append(("end", None))
-
-
 @pytest.fixture
 def quadratic() -> type[Quadratic]:
     return Quadratic
-
-
-@pytest.fixture
-def events() -> Events:
-    return Events()

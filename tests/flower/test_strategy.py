@@ -28,7 +28,6 @@ from flwr.serverapp.strategy import (
 import adcs
 from adcs import ClientReport, Cohort, Sketcher
 from adcs.flower import LocalGrid, Scheduled, probe_mod
-from adcs.observers import Observer
 from adcs.run_folder import RunFolder, plain
 from adcs.schedulers.base import Request, Scheduler
 
@@ -710,27 +709,9 @@ def test_a_round_without_messages_counts(toy: Any, tmp_path: Path) -> None:
     assert [len(record["trained"]) for record in records] == [3, 0, 3]
 
 
-class Events(Observer):
-    """Keeps every event."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, Any]] = []
-
-    def on_selection(self, event: Any) -> None:
-        self.events.append(("selection", event))
-
-    def on_round(self, event: Any) -> None:
-        self.events.append(("round", event))
-
-    def on_evaluation(self, event: Any) -> None:
-        self.events.append(("evaluation", event))
-
-    def on_end(self) -> None:
-        self.events.append(("end", None))
-
-
-def test_observers_see_selection_round_record_and_end(toy: Any, tmp_path: Path) -> None:
-    events = Events()
+def test_observers_see_selection_round_record_and_end(
+    toy: Any, events: Any, tmp_path: Path
+) -> None:
     grid = toy.grid()
     strategy = Scheduled(
         FedAvg(),
@@ -758,12 +739,11 @@ def test_observers_see_selection_round_record_and_end(toy: Any, tmp_path: Path) 
     assert [plain(line) for line in written] == recorded
 
 
-def test_observers_see_the_end_of_a_run_that_fails(toy: Any) -> None:
+def test_observers_see_the_end_of_a_run_that_fails(toy: Any, events: Any) -> None:
     class Failing(FedAvg):
         def aggregate_train(self, server_round: int, replies: Any) -> Any:
             raise RuntimeError("no more")
 
-    events = Events()
     strategy = Scheduled(Failing(), adcs.Uniform(), clients_per_round=2, observers=[events])
     with pytest.raises(RuntimeError, match="no more"):
         strategy.start(toy.grid(), toy.initial(), num_rounds=1)

@@ -23,40 +23,11 @@ METHODS = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS")
 SETTING = Experiment.of(seeds=5, schedulers=declared("methods")["schedulers"])
 
 
-def records(
-    values: dict[str, float], seeds: int = 3, rounds: int = 20000, **more: Any
-) -> list[dict[str, Any]]:
-    """A flat curve for each label, seeds 0.01 apart, and costs by the paper's formula."""
-    found = []
-    for label, worst in values.items():
-        for seed in range(seeds):
-            for done in range(0, rounds + 1, rounds // 20):
-                found.append(
-                    {
-                        "scheduler": label,
-                        "seed": seed,
-                        "server_round": done,
-                        "worst": worst + 0.01 * seed,
-                        "worst20": worst,
-                        "average": 0.79,
-                        "std": 0.1,
-                        "tv": 0.1,
-                        "jain": 1.0,
-                        "updates": 18 * done + 12 * -(-done // 20) * (label == "ADCS"),
-                        "bytes_up": done,
-                        "bytes_down": done,
-                        "seconds": float(done),
-                        **more,
-                    }
-                )
-    return found
-
-
 def verdicts(found: list[claims.Claim]) -> dict[str, str]:
     return {claim.text: claim.verdict for claim in found}
 
 
-def test_figure_1_holds_on_numbers_like_the_papers() -> None:
+def test_figure_1_holds_on_numbers_like_the_papers(records: Any) -> None:
     labels = list(outputs()["figure-1"].schedulers)
     found = claims.judge_methods(records(WORST), SETTING, labels)
     assert set(verdicts(found).values()) == {"holds"}
@@ -65,7 +36,7 @@ def test_figure_1_holds_on_numbers_like_the_papers() -> None:
     assert "372,000" in found[-1].numbers
 
 
-def test_figure_1_does_not_hold_when_another_is_better() -> None:
+def test_figure_1_does_not_hold_when_another_is_better(records: Any) -> None:
     labels = list(outputs()["figure-1"].schedulers)
     lines = records({**WORST, "OCS": 0.7, "StaticDPP": 0.5})
     found = verdicts(claims.judge_methods(lines, SETTING, labels))
@@ -74,7 +45,7 @@ def test_figure_1_does_not_hold_when_another_is_better() -> None:
     assert found["StaticDPP has the lowest worst accuracy"] == "does not hold"
 
 
-def test_one_seed_decides_no_difference() -> None:
+def test_one_seed_decides_no_difference(records: Any) -> None:
     labels = list(outputs()["figure-1"].schedulers)
     lines = records(WORST, seeds=1)
     found = verdicts(claims.judge_methods(lines, SETTING, labels))
@@ -88,7 +59,7 @@ def test_an_interval_that_includes_zero_does_not_hold() -> None:
     assert "the other way round" in claims.above("A beats B", Estimate(-0.1, 0.03, 5)).numbers
 
 
-def test_two_seeds_decide_no_difference() -> None:
+def test_two_seeds_decide_no_difference(records: Any) -> None:
     labels = list(outputs()["figure-1"].schedulers)
     found = claims.judge_methods(records(WORST, seeds=2), SETTING, labels)
     claim = next(c for c in found if c.text == "ADCS has a higher worst accuracy than OCS")
@@ -106,14 +77,14 @@ def test_claims_of_one_figure_are_corrected_together() -> None:
     assert [claim.verdict for claim in clear] == ["holds", "holds"]
 
 
-def test_no_number_is_undecided() -> None:
+def test_no_number_is_undecided(records: Any) -> None:
     labels = list(outputs()["figure-1"].schedulers)
     lines = [{**line, "average": None, "worst": None} for line in records(WORST)]
     found = claims.judge_methods(lines, SETTING, labels)
     assert {claim.verdict for claim in found[:-1]} == {"undecided"}
 
 
-def test_costs_that_differ_by_one_update_do_not_hold() -> None:
+def test_costs_that_differ_by_one_update_do_not_hold(records: Any) -> None:
     lines = records(WORST)
     for line in lines:
         if line["scheduler"] == "ADCS" and line["server_round"] == 20000 and line["seed"] == 1:
@@ -121,7 +92,7 @@ def test_costs_that_differ_by_one_update_do_not_hold() -> None:
     assert claims.judge_work(lines, Experiment()).verdict == "does not hold"
 
 
-def test_theta_and_refresh() -> None:
+def test_theta_and_refresh(records: Any) -> None:
     theta = {"Uniform": 0.42, "θ = 0": 0.3, "θ = 0.2": 0.36, "θ = 0.5": 0.5, "θ = 0.8": 0.6}
     first, second, third = claims.judge_theta(records(theta), list(theta))
     assert (first.verdict, second.verdict) == ("holds", "holds")
@@ -135,7 +106,7 @@ def test_theta_and_refresh() -> None:
     assert "0.070" in far.numbers
 
 
-def test_bias() -> None:
+def test_bias(records: Any) -> None:
     lines = records({"Uniform": 0.1, "θ = 0": 0.2, "θ = 0.2": 0.4, "θ = 0.5": 0.3})
     for line in lines:
         line["bias"] = line["worst20"] * (1.0 if line["server_round"] < 10000 else 0.5)
@@ -146,24 +117,9 @@ def test_bias() -> None:
     assert grown.verdict == "does not hold"
 
 
-def run(label: str, worst: float, seeds: int = 3) -> list[dict[str, Any]]:
-    """Two evaluations of each seed, seeds 0.01 apart."""
-    return [
-        {
-            "scheduler": label,
-            "seed": seed,
-            "server_round": done,
-            "worst": worst + 0.01 * seed,
-            "average": worst,
-        }
-        for seed in range(seeds)
-        for done in (0, 100)
-    ]
-
-
-def test_the_sign_of_a_margin_follows_the_claim() -> None:
+def test_the_sign_of_a_margin_follows_the_claim(records: Any) -> None:
     theta = {"Uniform": 0.42, "θ = 0": 0.3, "θ = 0.2": 0.36, "θ = 0.8": 0.6}
-    lines = [line for label, worst in theta.items() for line in run(label, worst)]
+    lines = records(theta)
     below, over, _ = claims.judge_theta(lines, list(theta))
     assert below.line() == (
         "- **holds**: With θ = 0.2 the worst accuracy is below Uniform's. "
@@ -171,7 +127,7 @@ def test_the_sign_of_a_margin_follows_the_claim() -> None:
     )
     assert over.numbers == "By 0.180 [0.180, 0.180], p < 0.001."
     r = {"R = 1": 0.59, "R = 5": 0.6, "R = 20": 0.3, "R = 500": 0.35, "R = 2000": 0.3}
-    lines = [line for label, worst in r.items() for line in run(label, worst)]
+    lines = records(r)
     lower = next(c for c in claims.judge_refresh(lines, list(r)) if "R = 500 has" in c.text)
     said = "By -0.050 [-0.050, -0.050], p < 0.001: it is the other way round."
     assert lower.numbers == said
@@ -195,10 +151,10 @@ def test_ties_are_named(worst: dict[str, float], verdict: str, said: str) -> Non
     assert claim.numbers.startswith(said)
 
 
-def test_differences_that_are_zero_in_every_seed() -> None:
+def test_differences_that_are_zero_in_every_seed(records: Any) -> None:
     claim = claims.above("A beats B", Estimate(0.0, 0.0, 5))
     assert (claim.verdict, claim.numbers) == ("does not hold", "They are equal in every seed.")
-    lines = [line for x in ("Uniform", "θ = 0", "θ = 0.2", "θ = 0.8") for line in run(x, 0.0)]
+    lines = records(dict.fromkeys(["Uniform", "θ = 0", "θ = 0.2", "θ = 0.8"], 0.0))
     _, best, _ = claims.judge_theta(lines, ["Uniform", "θ = 0", "θ = 0.2", "θ = 0.8"])
     assert "(θ = 0, and equally θ = 0.2, θ = 0.8)" in best.text
 

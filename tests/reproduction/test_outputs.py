@@ -17,31 +17,7 @@ METHODS = declared("methods")["schedulers"]
 SETTING = Experiment.of(seeds=5, schedulers=METHODS)
 
 
-def records(
-    values: dict[str, float], seeds: int = 3, rounds: int = 20000, **more: Any
-) -> list[dict[str, Any]]:
-    """A flat curve for each label, seeds 0.01 apart."""
-    costs = ("updates", "bytes_up", "bytes_down", "seconds")
-    return [
-        {
-            "scheduler": label,
-            "seed": seed,
-            "server_round": done,
-            "worst": worst + 0.01 * seed,
-            "worst20": worst,
-            "average": 0.79,
-            **dict.fromkeys(("std", "tv"), 0.1),
-            "jain": 1.0,
-            **dict.fromkeys(costs, float(done)),
-            **more,
-        }
-        for label, worst in values.items()
-        for seed in range(seeds)
-        for done in range(0, rounds + 1, rounds // 20)
-    ]
-
-
-def test_figure_files_hold_what_the_records_say(tmp_path: Path) -> None:
+def test_figure_files_hold_what_the_records_say(records: Any, tmp_path: Path) -> None:
     section = make_section(
         outputs()["figure-1"],
         SETTING,
@@ -62,7 +38,7 @@ def test_figure_files_hold_what_the_records_say(tmp_path: Path) -> None:
     assert f"({tmp_path.name}/figure-1.png)" in section.markdown()
 
 
-def test_table_1_flags_what_is_far_off(tmp_path: Path) -> None:
+def test_table_1_flags_what_is_far_off(records: Any, tmp_path: Path) -> None:
     paper = declared("table-1")
     lines = []
     for label, ratios in paper["ratios"].items():
@@ -114,7 +90,7 @@ def test_kernels_are_drawn(tmp_path: Path) -> None:
     assert section.claims[0].verdict == "does not hold"
 
 
-def test_equal_time() -> None:
+def test_equal_time(records: Any) -> None:
     lines = records({"slow": 0.5, "fast": 0.4}, seeds=1)
     for line in lines:
         if line["scheduler"] == "slow":

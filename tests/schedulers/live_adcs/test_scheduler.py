@@ -219,21 +219,20 @@ def test_predictions_clip_norms_at_a_thousand_medians(norm: float) -> None:
     assert products[:7] == pytest.approx(np.full(7, expected))
 
 
+def random_reports(rng, server_round, clients):
+    return [
+        ClientReport(c, server_round, loss=rng.random(), update=rng.normal(size=4)) for c in clients
+    ]
+
+
 def test_a_round_continues_after_a_restore():
     rng, clients = np.random.default_rng(0), tuple(range(8))
-
-    def reports(server_round, names):
-        return [
-            ClientReport(c, server_round, loss=rng.random(), update=rng.normal(size=5))
-            for c in names
-        ]
-
     first, second = adcs.LiveADCS(), adcs.LiveADCS()
     first.request(0, clients, 3)
-    first.observe(0, reports(0, clients), "probe")
+    first.observe(0, random_reports(rng, 0, clients), "probe")
     cohort = first.select(0, clients, 3).clients
     second.restore(first.state())
-    replies = reports(0, cohort)
+    replies = random_reports(rng, 0, cohort)
     for scheduler in (first, second):
         scheduler.observe(0, replies, "training")
     assert pack(second.state()) == pack(first.state())
@@ -269,20 +268,13 @@ def test_a_report_of_a_later_round_counts_as_one_of_this_round():
 
 def test_training_replies_move_all_losses_and_probes_do_not():
     rng, clients = np.random.default_rng(2), tuple(range(6))
-
-    def reports(server_round, names):
-        return [
-            ClientReport(c, server_round, loss=rng.random(), update=rng.normal(size=4))
-            for c in names
-        ]
-
     scheduler = adcs.LiveADCS()
-    scheduler.observe(0, reports(0, clients), "probe")
+    scheduler.observe(0, random_reports(rng, 0, clients), "probe")
     cohort = scheduler.select(0, clients, 3)
     assert not scheduler.loss_tracker.state()["products"].any()
-    scheduler.observe(1, reports(1, cohort.clients), "probe")
+    scheduler.observe(1, random_reports(rng, 1, cohort.clients), "probe")
     assert not scheduler.loss_tracker.state()["products"].any()
-    scheduler.observe(1, reports(1, cohort.clients), "training")
+    scheduler.observe(1, random_reports(rng, 1, cohort.clients), "training")
     weights = np.array(cohort.weights) / sum(cohort.weights)
     products = scheduler.kernel.inner_products(np.array(cohort.clients))
     np.testing.assert_allclose(scheduler.loss_tracker.state()["products"], weights @ products)
