@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike
 
 from adcs._types import Float64Array
 
+__all__ = ["group_ratios", "jain", "selection_bias", "summary", "total_variation", "worst_share"]
+
 
 def worst_share(values: ArrayLike, share: float = 0.2) -> float:
     """Return the mean over the lowest fraction of clients, at least one of them.

@@ -15,6 +15,8 @@ from adcs._types import ClientId
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler
 
+__all__ = ["EvaluationEvent", "Observer", "RoundEvent", "SelectionEvent", "listeners"]
+
 
 @dataclass(frozen=True)
 class SelectionEvent:
@@ -36,6 +38,22 @@ class SelectionEvent:
         What clients were asked for before the selection.
     cohort
         The selected clients.
+
+    Examples
+    --------
+    >>> from adcs import Uniform
+    >>> event = SelectionEvent(
+    ...     run="Uniform",
+    ...     seed=0,
+    ...     server_round=0,
+    ...     scheduler=Uniform(),
+    ...     available=(3, 7),
+    ...     pending=(),
+    ...     request=Request(),
+    ...     cohort=Cohort.of([7]),
+    ... )
+    >>> event.cohort.clients
+    (7,)
     """
 
     run: str
@@ -60,6 +78,12 @@ class RoundEvent:
         The clients whose replies were aggregated.
     costs
         What clients and network have spent in this round.
+
+    Examples
+    --------
+    >>> from adcs import Uniform
+    >>> RoundEvent("Uniform", 0, 0, Uniform(), trained=(7,), costs=Ledger(updates=1)).costs.updates
+    1
     """
 
     run: str
@@ -80,6 +104,11 @@ class EvaluationEvent:
         As in `SelectionEvent`.
     record
         The record as written; its "server_round" is the number of rounds done.
+
+    Examples
+    --------
+    >>> EvaluationEvent("Uniform", 0, 9, {"server_round": 10, "worst": 0.6}).record["worst"]
+    0.6
     """
 
     run: str

@@ -36,6 +36,8 @@ import scipy
 import adcs
 from adcs._serialization import pack, unpack
 
+__all__ = ["SCHEMA_VERSION", "InUse", "Ledger", "Line", "RunFolder", "Writer"]
+
 SCHEMA_VERSION = 1
 """The version of the folder's layout, of config.json and of the records. Readers refuse others."""
 
@@ -51,7 +53,6 @@ UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticErro
 
 PARTS = ("records", "checkpoints", "figures")
 """The folders inside a run folder."""
-
 
 PART = ".part"
 """The suffix of files that are being written."""
@@ -280,7 +281,18 @@ class Line(NamedTuple):
 
 
 class Writer:
-    """Appends JSON lines to a file and flushes each; made by `RunFolder.writer`."""
+    """Appends JSON lines to a file and flushes each; made by `RunFolder.writer`.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as path:
+    ...     folder = RunFolder.create(Path(path) / "run", {})
+    ...     with folder.writer("seed0") as writer:
+    ...         writer.append({"scheduler": "ADCS", "seed": 0, "server_round": 0, "worst": 0.5})
+    ...     [record["worst"] for record in folder.records()]
+    [0.5]
+    """
 
     def __init__(self, path: Path, offset: int | None) -> None:
         _check_parts(path.parent.parent)

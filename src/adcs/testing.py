@@ -31,7 +31,10 @@ from adcs.reports.table import ReportTable
 from adcs.schedulers.base import Cohort, Request, Scheduler
 from adcs.schedulers.constraints import CohortConstraints
 
+__all__ = ["CHECKS", "FakeClients", "MakeScheduler", "check_scheduler"]
+
 MakeScheduler = Callable[[], Scheduler]
+"""A class, or a function without arguments, that makes a new scheduler each time."""
 
 
 def check_scheduler(make: MakeScheduler) -> None:
@@ -390,14 +393,6 @@ CHECKS: tuple[Callable[[MakeScheduler], None], ...] = (
     invalid_arguments_raise,
 )
 """Every check, for parametrised tests."""
-
-__all__ = [
-    "CHECKS",
-    "FakeClients",
-    "MakeScheduler",
-    "check_scheduler",
-    *(check.__name__ for check in CHECKS),
-]
 
 
 def _global_random_states() -> tuple[Any, Any]:

@@ -14,24 +14,21 @@ Statistics take records, tables and figures take statistics.
 | ADCS | 0.600 |
 """
 
-from adcs.experiments.config import Experiment, from_dict
-from adcs.experiments.explain import replay
+from adcs.experiments.config import Experiment
 from adcs.experiments.figures import (
     Bars,
-    Cost,
     Dots,
     Line,
     Map,
     Panel,
     bar_figure,
-    cost_figure,
     dot_figure,
     heat_figure,
     line_figure,
 )
 from adcs.experiments.records import checked_records
 from adcs.experiments.report import caption, panel, seeds_of, setting, write_report
-from adcs.experiments.runner import create_run, experiment_of, run_experiment, unfinished
+from adcs.experiments.runner import create_run, experiment_of, run_experiment
 from adcs.experiments.specs import make_scheduler
 from adcs.experiments.statistics import (
     BOUNDS,
@@ -68,7 +65,6 @@ __all__ = [
     "LEVEL",
     "METRICS",
     "Bars",
-    "Cost",
     "Curves",
     "Dots",
     "Estimate",
@@ -84,7 +80,6 @@ __all__ = [
     "caption",
     "checked_records",
     "corrected",
-    "cost_figure",
     "create_run",
     "curves",
     "dot_figure",
@@ -95,7 +90,6 @@ __all__ = [
     "format_estimate",
     "format_margin",
     "format_number",
-    "from_dict",
     "heat_figure",
     "left_out_note",
     "line_figure",
@@ -103,7 +97,6 @@ __all__ = [
     "markdown_table",
     "paired",
     "panel",
-    "replay",
     "rival",
     "run_experiment",
     "seeds_of",
@@ -112,6 +105,5 @@ __all__ = [
     "summarise",
     "summary_table",
     "table_note",
-    "unfinished",
     "write_report",
 ]

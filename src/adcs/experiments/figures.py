@@ -48,7 +48,12 @@ LEGEND_INCHES = 0.55
 
 @dataclass(frozen=True)
 class Line:
-    """A curve and its band; without a band, low and high are the curve itself."""
+    """A curve and its band; without a band, low and high are the curve itself.
+
+    >>> x, mean = np.array([0.0, 10.0]), np.array([0.5, 0.6])
+    >>> Line(x, mean, low=mean - 0.1, high=mean + 0.1).high
+    array([0.6, 0.7])
+    """
 
     x: Float64Array
     mean: Float64Array
@@ -58,7 +63,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Axes with curves: a label for each axis, and lines by name."""
+    """Axes with curves: a label for each axis, and lines by name.
+
+    >>> x, mean = np.array([0.0, 10.0]), np.array([0.5, 0.6])
+    >>> list(Panel("round", "worst accuracy", {"ADCS": Line(x, mean, mean, mean)}).lines)
+    ['ADCS']
+    """
 
     x_label: str
     y_label: str
@@ -80,6 +90,17 @@ def line_figure(
         What to draw, all against the same x. The lines of the first panel make the legend.
     styles
         How each line looks, by name.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from adcs.experiments import styles_of
+    >>> x, mean = np.array([0.0, 10.0]), np.array([0.5, 0.6])
+    >>> panel = Panel("round", "worst accuracy", {"ADCS": Line(x, mean, mean - 0.1, mean + 0.1)})
+    >>> with TemporaryDirectory() as folder:
+    ...     files = line_figure(Path(folder) / "a", "Title", [panel], styles_of({"ADCS": "ADCS"}))
+    >>> [file.name for file in files]
+    ['a.pdf', 'a.png', 'a.csv']
     """
     width = 6.6 if len(panels) == 1 else 4.6
     figure, axes = _subplots(1, len(panels), width=width, height=3.6)
@@ -256,7 +277,11 @@ def _draw_cost(ax: Any, cost: Cost, styles: Mapping[str, Style]) -> None:
 
 @dataclass(frozen=True)
 class Bars:
-    """A row of bars with intervals, and reference marks beside them."""
+    """A row of bars with intervals, and reference marks beside them.
+
+    >>> Bars("ADCS", [Estimate(0.1, 0.02, 5)], reference=np.array([0.12])).values[0].mean
+    0.1
+    """
 
     name: str
     values: Sequence[Estimate]
@@ -271,7 +296,17 @@ def bar_figure(
     y_label: str,
     styles: Mapping[str, Style],
 ) -> list[Path]:
-    """Draw measured bars and reference marks, a panel for each `Bars`; return the files."""
+    """Draw measured bars and reference marks, a panel for each `Bars`; return the files.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from adcs.experiments import styles_of
+    >>> bars = Bars("ADCS", [Estimate(0.1, 0.02, 5)], reference=np.array([0.12]))
+    >>> styles = styles_of({"ADCS": "ADCS"})
+    >>> with TemporaryDirectory() as folder:
+    ...     files = bar_figure(Path(folder) / "a", "Title", [bars], ["group 1"], "ratio", styles)
+    >>> [file.name for file in files]
+    ['a.pdf', 'a.png', 'a.csv']
+    """
     from matplotlib.patches import Patch
 
     figure, axes = _subplots(1, len(panels), width=2.9, height=3.4, sharey=True)
@@ -303,7 +338,11 @@ def bar_figure(
 
 @dataclass(frozen=True)
 class Dots:
-    """A line of a dot plot: estimates by name, and the work that some of them cost."""
+    """A line of a dot plot: estimates by name, and the work that some of them cost.
+
+    >>> Dots("base case", {"ADCS": Estimate(0.6, 0.02, 5)}, {"ADCS": 0.03}).work
+    {'ADCS': 0.03}
+    """
 
     title: str
     values: Mapping[str, Estimate]
@@ -313,7 +352,16 @@ class Dots:
 def dot_figure(
     stem: Path, title: str, lines: Sequence[Dots], styles: Mapping[str, Style]
 ) -> list[Path]:
-    """Draw accuracies beside the work they cost, a line for each case; return the files."""
+    """Draw accuracies beside the work they cost, a line for each case; return the files.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from adcs.experiments import styles_of
+    >>> dots = Dots("base case", {"ADCS": Estimate(0.6, 0.02, 5)}, {"ADCS": 0.03})
+    >>> with TemporaryDirectory() as folder:
+    ...     files = dot_figure(Path(folder) / "a", "Title", [dots], styles_of({"ADCS": "ADCS"}))
+    >>> [file.name for file in files]
+    ['a.pdf', 'a.png', 'a.csv']
+    """
     figure, axes = _subplots(1, 2, width=5.6, height=0.34 * len(lines) + 1.2, sharey=True)
     marks = {
         name: {
@@ -357,14 +405,26 @@ def dot_figure(
 
 @dataclass(frozen=True)
 class Map:
-    """A matrix at some moment."""
+    """A matrix at some moment.
+
+    >>> Map("round 0", np.eye(2)).matrix.shape
+    (2, 2)
+    """
 
     title: str
     matrix: Float64Array
 
 
 def heat_figure(stem: Path, title: str, maps: Sequence[Map], labels: Sequence[str]) -> list[Path]:
-    """Draw matrices in a row, all on one colour scale; return the files."""
+    """Draw matrices in a row, all on one colour scale; return the files.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     maps = [Map("round 0", np.eye(2)), Map("round 20", np.ones((2, 2)))]
+    ...     files = heat_figure(Path(folder) / "a", "Title", maps, ["client 1", "client 2"])
+    >>> [file.name for file in files]
+    ['a.pdf', 'a.png', 'a.csv']
+    """
     from matplotlib.colors import SymLogNorm
 
     # Squares: "compressed" leaves no gaps between them.

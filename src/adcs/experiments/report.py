@@ -57,7 +57,28 @@ SMOOTH = 40
 def panel(
     records: Sequence[Mapping[str, Any]], field: str, against: str, labels: Sequence[str]
 ) -> Panel:
-    """Return the panel of one field over rounds, bytes or seconds, with bands over seeds."""
+    """Return the panel of one field over rounds, bytes or seconds, with bands over seeds.
+
+    Parameters
+    ----------
+    records
+        Records of a run folder.
+    field
+        The metric on the vertical axis.
+    against
+        "server_round", "bytes" or "seconds".
+    labels
+        The schedulers.
+
+    Examples
+    --------
+    >>> records = [
+    ...     {"scheduler": "ADCS", "seed": 0, "server_round": done, "worst": 0.5} for done in (0, 10)
+    ... ]
+    >>> found = panel(records, "worst", "server_round", ["ADCS"])
+    >>> found.x_label, found.lines["ADCS"].x
+    ('round', array([ 0., 10.]))
+    """
     found = curves(records, field, labels)
     window = max(1, found.rounds.size // SMOOTH)
     window += 1 - window % 2  # As many evaluations before a round as after it.
@@ -161,6 +182,20 @@ def write_report(
         The run.
     notes
         Sentences to put in bold before the table, such as what the data is a stand-in for.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from adcs.experiments import create_run, run_experiment
+    >>> experiment = Experiment.of(
+    ...     data="synthetic", clients=10, m=5, rounds=2, eval_every=1, schedulers=["Uniform"]
+    ... )
+    >>> with TemporaryDirectory() as path:
+    ...     folder = create_run(Path(path) / "run", experiment)
+    ...     run_experiment(folder, experiment, jobs=1)
+    ...     files = write_report(folder, experiment)
+    >>> [file.name for file in files if file.suffix != ".pdf"][-2:]
+    ['table.csv', 'summary.md']
     """
     records = list(folder.records())
     labels = list(experiment.schedulers)

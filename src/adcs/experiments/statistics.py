@@ -26,6 +26,7 @@ import numpy as np
 from adcs._types import Float64Array, IndexArray
 
 Record = Mapping[str, Any]
+"""A record of a run folder."""
 
 Bounds = tuple[float, float]
 
@@ -380,6 +381,13 @@ class Row:
         Their p-values by field, corrected by Holm's method over the schedulers of the table.
     left_out
         Seeds by field whose value is no finite number, and does not count.
+
+    Examples
+    --------
+    >>> end = {"scheduler": "ADCS", "seed": 0, "server_round": 9, "worst": 0.6}
+    >>> [row] = summarise([end], ["ADCS"])
+    >>> row.label, row.cells["worst"].mean
+    ('ADCS', 0.6)
     """
 
     label: str

@@ -110,7 +110,11 @@ class Style:
 
 
 def rival() -> Style:
-    """Return how the best of several is drawn."""
+    """Return how the best of several is drawn.
+
+    >>> rival().colour not in {style.colour for style in styles_of({"ADCS": "ADCS"}).values()}
+    True
+    """
     colour, marker, dash = RIVAL
     return Style(colour, DASHES[dash], marker)
 

@@ -103,7 +103,13 @@ def format_p_value(p: float) -> str:
 
 
 def summary_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and cells of a comparison's table; columns without numbers are left out."""
+    """Return headings and cells of a comparison's table; columns without numbers are left out.
+
+    >>> from adcs.experiments import summarise
+    >>> end = {"scheduler": "ADCS", "seed": 0, "server_round": 9, "worst": 0.6}
+    >>> summary_table(summarise([end], ["ADCS"]))
+    (['scheduler', 'worst'], [['ADCS', '0.600']])
+    """
     shown = [f for f in METRICS if any(row.cells[f].n for row in rows)]
     heads = ["scheduler", *[METRICS[f].heading for f in shown]]
     return heads, [[row.label, *[format_estimate(row.cells[f], f) for f in shown]] for row in rows]

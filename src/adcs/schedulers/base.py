@@ -33,6 +33,8 @@ from adcs.reports.store import ReportStore
 from adcs.schedulers.constraints import UNKNOWN_GROUP, CohortConstraints
 
 Source = Literal["enrolment", "probe", "training"]
+"""Where reports come from."""
+
 SOURCES: tuple[Source, ...] = get_args(Source)
 _CONSTRAINT_SETTINGS = ("groups", "caps", "required")
 
