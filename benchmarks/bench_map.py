@@ -35,7 +35,7 @@ import numpy as np
 
 from adcs.dpp import (
     Constraints,
-    Scoring,
+    Scorer,
     Selection,
     greedy,
     greedy_map,
@@ -44,7 +44,7 @@ from adcs.dpp import (
     similarity,
     unit_rows,
 )
-from adcs.dpp.greedy_lazy import FeatureRows, KernelRows, LazySearch
+from adcs.dpp.greedy_lazy import FeatureRowSource, KernelRowSource, LazySearch
 
 SIZES = [
     (5_000, 500, 1024, 4.0),
@@ -162,7 +162,7 @@ def bench_kernels(quick: bool) -> None:
         plain, ours, checking = alternate(
             max(3, repeats // 3) if quick else repeats,
             lambda c=c, m=m: plain_loop(c, m),
-            lambda c=c, m=m: greedy_map_trusted(c, m, Scoring.of_kernel(c, None, theta=0.0)),
+            lambda c=c, m=m: greedy_map_trusted(c, m, Scorer.of_kernel(c, None, theta=0.0)),
             lambda c=c, m=m: greedy_map(c, m),
         )
         print(
@@ -171,28 +171,28 @@ def bench_kernels(quick: bool) -> None:
         )
 
 
-def dense(c: np.ndarray, m: int, q: np.ndarray, scoring: Scoring) -> Selection:
+def dense(c: np.ndarray, m: int, q: np.ndarray, scorer: Scorer) -> Selection:
     """Greedy MAP by the dense search, whatever the size."""
     resolved = Constraints().resolve(len(c), m)
-    return greedy._run(lambda: greedy._DenseSearch(c, scoring, q, m), q, scoring, resolved, m)
+    return greedy._run(lambda: greedy._DenseSearch(c, scorer, q, m), q, scorer, resolved, m)
 
 
-def pivoted(c: np.ndarray, m: int, q: np.ndarray, scoring: Scoring) -> Selection:
+def pivoted(c: np.ndarray, m: int, q: np.ndarray, scorer: Scorer) -> Selection:
     """Greedy MAP by pivoted Cholesky, and by the dense search where that gives no answer."""
-    picks = greedy._pivoted_cholesky(c, scoring, q, m)
-    return dense(c, m, q, scoring) if picks is None else greedy._selection(picks, q, scoring)
+    picks = greedy._pivoted_cholesky(c, scorer, q, m)
+    return dense(c, m, q, scorer) if picks is None else greedy._selection(picks, q, scorer)
 
 
-def lazy_kernel(c: np.ndarray, m: int, q: np.ndarray, scoring: Scoring) -> Selection:
+def lazy_kernel(c: np.ndarray, m: int, q: np.ndarray, scorer: Scorer) -> Selection:
     """Greedy MAP by the lazy search over a kernel, whatever the size."""
-    rows, resolved = KernelRows(c), Constraints().resolve(len(c), m)
-    return greedy._run(lambda: LazySearch(rows, scoring, q, m), q, scoring, resolved, m)
+    rows, resolved = KernelRowSource(c), Constraints().resolve(len(c), m)
+    return greedy._run(lambda: LazySearch(rows, scorer, q, m), q, scorer, resolved, m)
 
 
-def lazy(x: np.ndarray, m: int, q: np.ndarray, scoring: Scoring) -> Selection:
+def lazy(x: np.ndarray, m: int, q: np.ndarray, scorer: Scorer) -> Selection:
     """Greedy MAP by the lazy search, whatever the size."""
-    rows, resolved = FeatureRows(x), Constraints().resolve(len(x), m)
-    return greedy._run(lambda: LazySearch(rows, scoring, q, m), q, scoring, resolved, m)
+    rows, resolved = FeatureRowSource(x), Constraints().resolve(len(x), m)
+    return greedy._run(lambda: LazySearch(rows, scorer, q, m), q, scorer, resolved, m)
 
 
 def bench_paths(quick: bool) -> None:
@@ -201,8 +201,8 @@ def bench_paths(quick: bool) -> None:
     for n, m in PIVOTED:
         c, q = similarity(unit_rows(features("gaussian", n, 256))), relevance(n).astype(float)
         for theta in (0.0, 0.8):
-            scoring = Scoring.of_kernel(c, q, theta=theta)
-            calls = (partial(pivoted, c, m, q, scoring), partial(dense, c, m, q, scoring))
+            scorer = Scorer.of_kernel(c, q, theta=theta)
+            calls = (partial(pivoted, c, m, q, scorer), partial(dense, c, m, q, scorer))
             assert (calls[0]().indices == calls[1]().indices).all()
             one, other = alternate(100 if quick else 400, *calls)
             print(f"{f'{n}, {m}':>20} {theta:>5} {one:>8.3f} {other:>8.3f} ms {one / other:>6.2f}")
@@ -210,8 +210,8 @@ def bench_paths(quick: bool) -> None:
     for n, m in LAZY_KERNEL[:-1] if quick else LAZY_KERNEL:
         c, q = similarity(unit_rows(features("gaussian", n, 1024))), relevance(n).astype(float)
         for theta in (0.0, 0.8):
-            scoring = Scoring.of_kernel(c, q, theta=theta)
-            calls = (partial(lazy_kernel, c, m, q, scoring), partial(dense, c, m, q, scoring))
+            scorer = Scorer.of_kernel(c, q, theta=theta)
+            calls = (partial(lazy_kernel, c, m, q, scorer), partial(dense, c, m, q, scorer))
             assert (calls[0]().indices == calls[1]().indices).all()
             one, other = alternate(5 if quick else 15, *calls)
             used = "lazy" if n > greedy._LARGE and (theta or m >= greedy._MANY) else "dense"
@@ -223,11 +223,11 @@ def bench_paths(quick: bool) -> None:
     for n, m, d in LAZY:
         x, q = features("gaussian", n, d), relevance(n).astype(float)
         for theta in (0.0, 0.8):
-            scoring = Scoring.of_features(x, q, theta=theta)
-            formed = lambda x=x, m=m, q=q, s=scoring: greedy_map_trusted(  # noqa: E731
-                FeatureRows(x).gram(), m, s, quality=q
+            scorer = Scorer.of_features(x, q, theta=theta)
+            formed = lambda x=x, m=m, q=q, s=scorer: greedy_map_trusted(  # noqa: E731
+                FeatureRowSource(x).gram(), m, s, quality=q
             )
-            calls = (formed, partial(lazy, x, m, q, scoring))
+            calls = (formed, partial(lazy, x, m, q, scorer))
             assert (calls[0]().indices == calls[1]().indices).all()
             one, other = alternate(3 if quick or n > 500 else 30, *calls)
             used = "kernel" if n <= max(greedy._SMALL, min(2 * m, greedy._LARGE)) else "lazy"

@@ -61,7 +61,7 @@ def test_the_page_has_every_package_and_no_other() -> None:
     assert set(MAY_IMPORT) == packages
 
 
-def test_rooms_form_no_circle() -> None:
+def test_packages_form_no_circle() -> None:
     left = dict(MAY_IMPORT)
     while left:
         free = [package for package, needs in left.items() if not needs & set(left)]

@@ -238,12 +238,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean {folded[near[0]]}?" if near else f"there are {', '.join(folded.values())}"
 
 
-def near_by(path: Path) -> str:
+def did_you_mean_path(path: Path) -> str:
     """Return a hint for a path that does not exist: the file beside it with the nearest name.
 
     Only files with the same suffix and a similar name count; the hint is empty if there is none.
 
-    >>> near_by(Path("no/such/file.npz"))
+    >>> did_you_mean_path(Path("no/such/file.npz"))
     ''
     """
     try:

@@ -41,7 +41,7 @@ __all__ = ["SCHEMA_VERSION", "InUse", "Ledger", "Line", "RunFolder", "Writer"]
 SCHEMA_VERSION = 1
 """The version of the folder's layout, of config.json and of the records. Readers refuse others."""
 
-CHECKPOINT_FORMAT = 3
+CHECKPOINT_FORMAT = 4
 """The version of what checkpoints hold; a run does not resume from another one."""
 
 RESTART = "that part of the run then starts again from its first round"

@@ -100,7 +100,7 @@ def test_resume_of_a_finished_run_changes_no_record(run: Path) -> None:
     assert "cannot be given with it" in refused(adcs("compare", "--resume", run, "--rounds", 50))
 
 
-def test_explain_agrees_with_the_run(run: Path) -> None:
+def test_explain_shows_the_cohort_of_the_records(run: Path) -> None:
     result = adcs("explain", run, "--round", 25, "--seed", 1)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("ours, seed 1, round 25: clients ")
@@ -110,7 +110,7 @@ def test_explain_agrees_with_the_run(run: Path) -> None:
     assert len(set(chosen)) == 5
 
 
-def test_explain_of_one_client(run: Path) -> None:
+def test_explain_of_one_client_gives_its_reason(run: Path) -> None:
     experiment = Experiment.of(
         data="synthetic",
         clients=10,
@@ -138,7 +138,7 @@ def test_explain_of_one_client(run: Path) -> None:
     )
 
 
-def test_explain_warns_of_another_history(run: Path, tmp_path: Path) -> None:
+def test_explain_warns_if_the_replay_differs_from_the_records(run: Path, tmp_path: Path) -> None:
     copy = RunFolder.create(tmp_path / "copy", RunFolder.open(run).config)
     with copy.writer("all") as lines:
         for record in RunFolder.open(run).records():
@@ -159,9 +159,10 @@ def test_explain_reads_a_flower_run(tmp_path: Path) -> None:
     assert "2.000" in result.stdout
     assert "Why clients were left out is not in this record" in result.stdout
     one = adcs("explain", folder.path, "--round", 3, "--client", "c")
-    assert "Client c was not chosen" in one.stdout
+    assert "Client c was not selected" in one.stdout
     assert (
-        "Client a was chosen" in adcs("explain", folder.path, "--round", 3, "--client", "a").stdout
+        "Client a was selected"
+        in adcs("explain", folder.path, "--round", 3, "--client", "a").stdout
     )
     sentence = refused(adcs("explain", folder.path, "--round", 4))
     assert "has no record of round 4; it has rounds 3 to 3" in sentence
@@ -169,14 +170,14 @@ def test_explain_reads_a_flower_run(tmp_path: Path) -> None:
     assert "--seed and --scheduler do not go with it" in sentence
 
 
-def test_theory(run: Path) -> None:
+def test_theory_prints_a_report_and_draws_it(run: Path) -> None:
     result = adcs("theory", run)
     assert result.exit_code == 0, result.output
     assert "Theorem 1" in result.stdout
     assert (run / "figures" / "theory.pdf").is_file()
 
 
-def test_theory_of_several_steps_says_which_scale(tmp_path: Path) -> None:
+def test_theory_of_several_local_steps_names_the_scale(tmp_path: Path) -> None:
     words = ["--steps", 5, "--partition", "dirichlet", "--partition-settings", "alpha=0.5"]
     assert adcs("compare", *SMALL, *TWO, *words, "--out", tmp_path / "run").exit_code == 0
     said = adcs("theory", tmp_path / "run").stdout
@@ -196,7 +197,7 @@ def test_theory_says_that_there_are_no_clusters(tmp_path: Path) -> None:
     assert cells[5:9] == ["–"] * 4  # cluster bound, clusters taken, Theorem 1, rounds above it
 
 
-def test_theory_of_a_run_that_diverged(tmp_path: Path) -> None:
+def test_theory_leaves_out_rounds_that_are_not_finite(tmp_path: Path) -> None:
     wild = ["--lr", "1e30", "--hidden", "4", "--out", tmp_path / "wild"]
     assert adcs("compare", *SMALL, "--scheduler", "Uniform", *wild).exit_code == 0
     result = adcs("theory", tmp_path / "wild")
@@ -204,14 +205,14 @@ def test_theory_of_a_run_that_diverged(tmp_path: Path) -> None:
     assert "not finite are left out: Uniform, seed 0, from round" in result.stdout
 
 
-def test_data_commands() -> None:
+def test_data_sets_are_listed_and_fetched() -> None:
     assert "fashion-mnist" in adcs("data", "list").stdout
     assert "1,442 training and 355 test examples" in adcs("data", "fetch", "digits").stdout
     assert "did you mean digits" in refused(adcs("data", "fetch", "digitz"))
     assert "--folder is where" in refused(adcs("data", "fetch", "digits", "--folder", "x"))
 
 
-def test_labels_of_one_s_own_are_in_the_config(tmp_path: Path) -> None:
+def test_user_labels_are_saved_in_the_config(tmp_path: Path) -> None:
     own = npz(tmp_path / "own.npz", y_train=[10, 20, 10, 20], y_test=[10, 20, 10, 20])
     words = ["--clients", 2, "--m", 1, "--rounds", 2, "--scheduler", "Uniform", "--jobs", 1]
     for file, classes in ((own, [10, 20]), (npz(tmp_path / "plain.npz"), None)):
@@ -283,7 +284,7 @@ def npz(path: Path, **arrays: object) -> Path:
         (["--scheduler", "ADCS(sketch=-1)"], "scheduler 'ADCS(sketch=-1)': sketch size must be"),
     ],
 )
-def test_wrong_words(
+def test_unknown_options_and_values_are_refused(
     words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -309,7 +310,7 @@ HUGE = "99999999999999999999"
         "hidden",
     ],
 )
-def test_whole_numbers_have_bounds(name: str, tmp_path: Path) -> None:
+def test_integer_settings_out_of_range_are_refused(name: str, tmp_path: Path) -> None:
     words = [f"--{name.replace('_', '-')}", HUGE, "--out", tmp_path / "run"]
     sentence = refused(adcs("compare", *SMALL, *words))
     assert re.search(rf"{name} must be a whole number from [01] to [\d,]+, got {HUGE}", sentence)
@@ -320,7 +321,7 @@ def test_whole_numbers_have_bounds(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_other_whole_numbers_have_bounds(run: Path) -> None:
+def test_integer_options_out_of_range_are_refused(run: Path) -> None:
     for words in (
         ["--network", f"spell={HUGE}"],
         ["--data", f"synthetic:dimension={HUGE}"],
@@ -336,7 +337,7 @@ def test_other_whole_numbers_have_bounds(run: Path) -> None:
         )
 
 
-def test_a_typo_is_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_typo_gets_one_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "patient.py").write_text(OWN)
     npz(tmp_path / "mine.npz")
@@ -368,7 +369,7 @@ def test_a_typo_is_asked_about_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_labels_may_be_text(tmp_path: Path) -> None:
+def test_class_labels_may_be_text(tmp_path: Path) -> None:
     text = np.array(["cat", "catfish", "cat", "catfish"])
     words = ["--clients", 2, "--m", 1, "--rounds", 2, "--scheduler", "Uniform", "--jobs", 1]
     for kind, labels in (("text", text), ("bytes", text.astype(bytes))):
@@ -385,7 +386,7 @@ def test_labels_may_be_text(tmp_path: Path) -> None:
     assert "with astype(str), as text" in refused(adcs("compare", "--data", objects, *words))
 
 
-def test_a_folder_of_other_things_is_not_written_into(tmp_path: Path) -> None:
+def test_a_folder_with_foreign_files_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "home"
     folder.mkdir()
     (folder / "thesis.tex").write_text("mine")
@@ -400,7 +401,7 @@ def test_a_folder_of_other_things_is_not_written_into(tmp_path: Path) -> None:
     assert "is not empty" in refused(adcs("compare", *SMALL, "-s", "Uniform", "--out", folder))
 
 
-def test_wrong_files(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "text.npz"
     text.write_text("no arrays")
     assert "not an .npz file" in refused(adcs("compare", "--data", text))
@@ -428,13 +429,13 @@ def test_wrong_files(tmp_path: Path) -> None:
     assert "is not a run folder" in refused(adcs("theory", tmp_path))
 
 
-def test_an_existing_run_is_never_overwritten(run: Path) -> None:
+def test_an_existing_run_is_not_overwritten(run: Path) -> None:
     before = (run / "config.json").read_bytes()
     assert "already holds a run" in refused(adcs("compare", *SMALL, "--out", run))
     assert (run / "config.json").read_bytes() == before
 
 
-def test_options_go_before_the_config(tmp_path: Path) -> None:
+def test_options_take_precedence_over_the_config_file(tmp_path: Path) -> None:
     config = tmp_path / "a.toml"
     config.write_text(
         "[training]\nrounds = 10\nbatch-size = 4\n"
@@ -454,7 +455,7 @@ def test_options_go_before_the_config(tmp_path: Path) -> None:
     assert merged(config, {"partition": "iid"})["partition"] == {"kind": "iid", "clients": 40}
 
 
-def test_the_page_s_toml_is_a_config(tmp_path: Path) -> None:
+def test_the_documented_toml_is_a_valid_config(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
     config = tmp_path / "case.toml"
     config.write_text(page.partition("```toml\n")[2].partition("```")[0])
@@ -468,7 +469,7 @@ def test_the_page_s_toml_is_a_config(tmp_path: Path) -> None:
     assert simulation.evaluate()[0]["average"] > 0.8  # It learns.
 
 
-def test_the_page_lists_every_setting_of_every_section() -> None:
+def test_the_documentation_lists_every_setting() -> None:
     page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
     rows = dict(re.findall(r"^\| `\[(\w+)\]` \| (.*) \|$", page, flags=re.MULTILINE))
     assert set(rows) == set(Experiment.model_fields)
@@ -477,7 +478,7 @@ def test_the_page_lists_every_setting_of_every_section() -> None:
             assert f"`{each.key}`" in rows[each.section]
 
 
-def test_the_page_lists_the_network_s_settings() -> None:
+def test_the_documentation_lists_the_network_settings() -> None:
     page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
     page = page.partition("## The virtual network")[2]
     rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", page, flags=re.MULTILINE))
@@ -488,7 +489,7 @@ def test_the_page_lists_the_network_s_settings() -> None:
     assert listed == asdict(NetworkSettings())
 
 
-def test_help_has_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_shows_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     text = adcs("compare", "--help").stdout
     for each in SETTINGS.values():
@@ -502,7 +503,7 @@ def test_help_has_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"Default: {', '.join(Experiment().schedulers)}." in text
 
 
-def test_version() -> None:
+def test_the_version_is_printed() -> None:
     from adcs import __version__
 
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
@@ -523,7 +524,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console_module, "WIDTH", 80)
 
 
-def test_help_on_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for command in ("compare", "explain", "theory"):
         assert "…" not in adcs(command, "--help").stdout
@@ -531,7 +532,7 @@ def test_help_on_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("narrow")
-def test_data_list_on_eighty_columns() -> None:
+def test_the_list_of_data_sets_fits_eighty_columns() -> None:
     lines = adcs("data", "list").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     names = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
@@ -540,8 +541,8 @@ def test_data_list_on_eighty_columns() -> None:
 
 
 @pytest.mark.usefixtures("narrow")
-def test_explain_on_eighty_columns(run: Path) -> None:
-    tables = adcs("explain", run, "--round", 25).stdout.partition("\nChosen")[2]
+def test_explain_fits_eighty_columns(run: Path) -> None:
+    tables = adcs("explain", run, "--round", 25).stdout.partition("\nSelected")[2]
     lines = tables.splitlines()
     assert max(map(len, lines)) <= 80
     clients = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
@@ -550,7 +551,7 @@ def test_explain_on_eighty_columns(run: Path) -> None:
     assert "…" not in tables
 
 
-def test_a_wide_table_is_cut_between_columns(
+def test_a_wide_table_is_split_between_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console_module, "WIDTH", 30)
@@ -564,7 +565,7 @@ def test_a_wide_table_is_cut_between_columns(
     assert "6789.0" in text
 
 
-def test_fallback_is_loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fallback_data_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from adcs.experiments import config
 
     load = config.load
@@ -586,7 +587,7 @@ def test_fallback_is_loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert RunFolder.open(tmp_path / "a").config["data"]["name"] == "digits"
 
 
-def test_divergence_is_loud(tmp_path: Path) -> None:
+def test_a_diverged_run_is_announced(tmp_path: Path) -> None:
     wild = ["--lr", "1e9", "--hidden", "4", "--out", tmp_path / "wild"]
     result = adcs("compare", *SMALL, "--scheduler", "Uniform", *wild)
     assert result.exit_code == 0, result.output
@@ -595,7 +596,7 @@ def test_divergence_is_loud(tmp_path: Path) -> None:
     assert "**Training diverged" in (tmp_path / "wild" / "summary.md").read_text()
 
 
-def test_a_run_without_training_is_loud(tmp_path: Path) -> None:
+def test_a_run_without_training_is_announced(tmp_path: Path) -> None:
     late = ["--network", "deadline=0.9,spread=0", "--out", tmp_path / "late"]
     result = adcs("compare", *SMALL, *TWO, *late)
     assert result.exit_code == 0, result.output
@@ -631,7 +632,7 @@ def helper(table):
 """
 
 
-def test_errors_of_a_scheduler_of_one_s_own(tmp_path: Path) -> None:
+def test_an_error_in_a_user_scheduler_names_round_file_and_line(tmp_path: Path) -> None:
     file, run = tmp_path / "own.py", tmp_path / "run"
     file.write_text(OWN)
     result = adcs("compare", *SMALL, "--scheduler", f"{file}:Mine", "--out", run)
@@ -662,7 +663,7 @@ if multiprocessing.parent_process() is not None:
 """
 
 
-def test_full_disk_in_a_worker(tmp_path: Path) -> None:
+def test_a_full_disk_in_a_worker_is_named(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(FULL)
     values = {"data": "synthetic", "clients": 10, "m": 5, "rounds": 20, "eval_every": 10}
@@ -677,7 +678,7 @@ def test_full_disk_in_a_worker(tmp_path: Path) -> None:
     assert (folder.path / "summary.md").is_file()
 
 
-def test_full_disk_at_the_report(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_at_the_report_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -713,7 +714,7 @@ def wait_for_lines(folder: Path) -> Path:
     return lines
 
 
-def test_ctrl_c_says_how_to_go_on(long_run: tuple[subprocess.Popen[str], Path]) -> None:
+def test_ctrl_c_prints_how_to_resume(long_run: tuple[subprocess.Popen[str], Path]) -> None:
     process, folder = long_run
     lines = wait_for_lines(folder)
     os.killpg(process.pid, signal.SIGINT)  # As a terminal does: to the workers too.
@@ -725,7 +726,7 @@ def test_ctrl_c_says_how_to_go_on(long_run: tuple[subprocess.Popen[str], Path]) 
 
 
 @pytest.mark.parametrize("kill", [os.kill, os.killpg])
-def test_sigterm_ends_like_ctrl_c(
+def test_sigterm_is_handled_like_ctrl_c(
     long_run: tuple[subprocess.Popen[str], Path], kill: Callable[[int, int], None]
 ) -> None:
     process, folder = long_run
@@ -739,7 +740,7 @@ def test_sigterm_ends_like_ctrl_c(
     assert json.loads(lines.read_text().splitlines()[0])["server_round"] == 0
 
 
-def test_a_run_that_another_process_runs_is_left_alone(
+def test_a_run_in_use_by_another_process_is_refused(
     long_run: tuple[subprocess.Popen[str], Path],
 ) -> None:
     process, folder = long_run
@@ -753,7 +754,7 @@ def test_a_run_that_another_process_runs_is_left_alone(
     assert process.poll() is None
 
 
-def test_one_failure_ends_the_other_processes(tmp_path: Path) -> None:
+def test_a_failed_worker_ends_the_others(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(OWN)
     words = ["compare", *SMALL, "--rounds", "10000000", "--eval-every", "100000", "--jobs", "2"]
@@ -775,7 +776,7 @@ def test_interrupting_the_command_alone_ends_its_workers(
     assert "Traceback" not in stderr
 
 
-def test_the_plain_log_says_how_long_it_will_take(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plain_log_estimates_the_remaining_time(capsys: pytest.CaptureFixture[str]) -> None:
     now = [100.0]
     report = plain_log("compare", "rounds", clock=lambda: now[0])
     for done in range(0, 101, 10):
@@ -792,7 +793,7 @@ def test_the_plain_log_says_how_long_it_will_take(capsys: pytest.CaptureFixture[
     ]
 
 
-def test_without_the_extra() -> None:
+def test_a_missing_extra_is_named() -> None:
     code = (
         "import sys, importlib.util as u; found = u.find_spec\n"
         "u.find_spec = lambda name, *a: None if name == 'typer' else found(name, *a)\n"
@@ -805,7 +806,7 @@ def test_without_the_extra() -> None:
     )
 
 
-def test_explain_says_who_had_waited(tmp_path: Path) -> None:
+def test_explain_marks_clients_that_waited_too_long(tmp_path: Path) -> None:
     run = tmp_path / "run"
     adcs("compare", *SMALL, "--scheduler", "LiveADCS(patience=1.0)", "--out", run)
     said = adcs("explain", run, "--round", 8).output

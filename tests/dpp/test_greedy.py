@@ -17,7 +17,7 @@ from adcs.dpp import greedy, greedy_lazy
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import greedy_map, greedy_map_features, greedy_map_trusted
 from adcs.dpp.kernel import objective, similarity, unit_rows
-from adcs.dpp.tolerances import Scoring
+from adcs.dpp.tolerances import Scorer
 
 THETAS = st.sampled_from([0.0, 0.2, 0.5, 0.8, 0.99, 1.0])
 PATHS = ("default", "dense", "lazy")
@@ -400,15 +400,15 @@ def test_large_asymmetries_are_detected() -> None:
 
 def test_a_trusted_kernel_is_not_validated() -> None:
     c = similarity(unit_rows(gaussian(0, 40, 6)))
-    scoring = Scoring.of_kernel(c, None, theta=0.0)
-    assert list(greedy_map_trusted(c, 5, scoring).indices) == list(greedy_map(c, 5).indices)
+    scorer = Scorer.of_kernel(c, None, theta=0.0)
+    assert list(greedy_map_trusted(c, 5, scorer).indices) == list(greedy_map(c, 5).indices)
     picked = greedy_map(c, 2).indices
     unused = np.setdiff1d(np.arange(40), picked)[:2]
     c[unused[0], unused[1]] = 9.0
     with pytest.raises(ValueError, match="symmetric"):
         greedy_map(c, 2)
     with path("one by one"):
-        assert list(greedy_map_trusted(c, 2, scoring).indices) == list(picked)
+        assert list(greedy_map_trusted(c, 2, scorer).indices) == list(picked)
 
 
 def test_longdouble_input_is_computed_in_float64():

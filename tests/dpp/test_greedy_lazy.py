@@ -9,8 +9,8 @@ import pytest
 
 from adcs.dpp import greedy
 from adcs.dpp.greedy import greedy_map_features
-from adcs.dpp.greedy_lazy import FeatureRows, LazySearch
-from adcs.dpp.tolerances import Scoring
+from adcs.dpp.greedy_lazy import FeatureRowSource, LazySearch
+from adcs.dpp.tolerances import Scorer
 
 
 def test_rows_that_tie_in_float32_are_compared_in_float64():
@@ -18,8 +18,8 @@ def test_rows_that_tie_in_float32_are_compared_in_float64():
     rank = 1 + np.random.default_rng(2).permutation(599)
     features = np.eye(600)
     features[1:, 0] = np.sqrt(2e-13 * rank)
-    rows = FeatureRows(features)
-    search = LazySearch(rows, Scoring.of_features(features, None, theta=0.0), np.zeros(600), m=12)
+    rows = FeatureRowSource(features)
+    search = LazySearch(rows, Scorer.of_features(features, None, theta=0.0), np.zeros(600), m=12)
     search.admit(np.arange(600))
     picks = [row for row, _ in islice(search.picks(), 12)]
     assert not rows.use_float64()  # it is in use already

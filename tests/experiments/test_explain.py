@@ -381,7 +381,7 @@ def test_without_a_report_it_is_a_draw(kind: type[Scheduler]) -> None:
     for client in range(6):
         how = "got its slot at random" if client in choice.cohort.clients else "not drawn"
         assert how in sentence(choice, client)
-        assert "this scheduler chooses at random" not in sentence(choice, client)
+        assert "this scheduler selects at random" not in sentence(choice, client)
 
 
 def test_slots_may_all_go_to_unknown_clients() -> None:
@@ -392,7 +392,7 @@ def test_slots_may_all_go_to_unknown_clients() -> None:
     assert "All slots went to clients without a usable report" in at_random(choice)
     uniform = Uniform()
     choice = explain_choice(uniform, range(6), uniform.select(0, range(6), 1))
-    assert at_random(choice).startswith("This scheduler chooses at random")
+    assert at_random(choice).startswith("This scheduler selects at random")
 
 
 def test_who_was_not_asked_and_who_is_required() -> None:
@@ -419,7 +419,7 @@ def test_signs_of_similarities_are_said() -> None:
     assert choice.cohort.clients == (0, 2, 4)
     assert "as redundant with 0 (similarity -0.981, opposite)" in sentence(choice, 1)
     assert "as redundant with 2 (similarity 0.981, similar)" in sentence(choice, 3)
-    assert "the nearest chosen client is 2 (similarity 0.000, unrelated)" in sentence(choice, 0)
+    assert "the nearest selected client is 2 (similarity 0.000, unrelated)" in sentence(choice, 0)
     _, (_, heads, cells) = tables(choice)
     cells = dict(zip(heads, cells[0], strict=True))
     assert (cells["reason"], cells["similarity"]) == ("redundant with 0", "-0.981, opposite")

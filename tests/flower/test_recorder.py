@@ -100,9 +100,9 @@ def test_explain_shows_the_clients_left_out(toy: Any, tmp_path: Path) -> None:
     assert "Client 9 was not available" in output(tmp_path / "adcs", "--client", "9")
     for scheduler, words in (
         (adcs.PowerOfChoice(), "Ranked by loss"),
-        (adcs.Uniform(), "chooses at random"),
+        (adcs.Uniform(), "selects at random"),
         (adcs.LiveADCS(), "Left out"),
-        (adcs.DivFL(), "nearest chosen"),
+        (adcs.DivFL(), "nearest selected"),
     ):
         folder = tmp_path / type(scheduler).__name__
         toy.start(Scheduled(FedAvg(), scheduler, clients_per_round=2, folder=folder), toy.grid(), 2)

@@ -153,8 +153,8 @@ def _print_record(record: Mapping[str, Any], server_round: int, client: str | No
         return
     typer.echo(title)
     if client is not None:
-        chosen = client in map(str, record.get("chosen") or ())
-        typer.echo(f"Client {client} was {'chosen' if chosen else 'not chosen'}.")
+        selected = client in map(str, record.get("chosen") or ())
+        typer.echo(f"Client {client} was {'selected' if selected else 'not selected'}.")
     for title, heads, rows in explanation.recorded_tables(record):
         kept: list[Any] = [row for row in rows if client is None or row[0] == client]
         if kept:

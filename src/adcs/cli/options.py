@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
 
-from adcs._validation import brief, near_by
+from adcs._validation import brief, did_you_mean_path
 from adcs.experiments.config import (
     PAPER_SCHEDULERS,
     SETTINGS,
@@ -186,7 +186,7 @@ def open_run(path: Path) -> RunFolder:
     """
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} is not a run folder: there is no such folder{near_by(path)}"
+            f"{path} is not a run folder: there is no such folder{did_you_mean_path(path)}"
         )
     return RunFolder.open(path)
 

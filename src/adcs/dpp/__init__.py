@@ -27,7 +27,7 @@ from adcs.dpp.sampling import (
     log_probability_mdpp,
     sample_mdpp,
 )
-from adcs.dpp.tolerances import Scoring
+from adcs.dpp.tolerances import Scorer
 
 __all__ = [
     "Constraints",
@@ -36,7 +36,7 @@ __all__ = [
     "Miss",
     "Pick",
     "Score",
-    "Scoring",
+    "Scorer",
     "Selection",
     "alpha",
     "elementary_symmetric",

@@ -20,7 +20,7 @@ from adcs.dpp.constraints import Constraints, ResolvedConstraints
 from adcs.dpp.exact_bounds import block_bounds
 from adcs.dpp.greedy import Selection, greedy_map
 from adcs.dpp.kernel import as_quality, as_similarity, check_theta
-from adcs.dpp.tolerances import Scoring, set_tie
+from adcs.dpp.tolerances import Scorer, set_tie
 
 _WELL_CONDITIONED = 1e-7  # least ratio of smallest to largest eigenvalue at which R^-1 is used
 
@@ -72,7 +72,7 @@ def exact_map(
     if greedy_map(similarity, m, constraints=free_choice).rank < m:  # every objective is -inf
         return start
     better, _ = improve(start, similarity, quality=quality, theta=theta, constraints=constraints)
-    floor = Scoring.of_kernel(similarity, quality, theta=theta).floor
+    floor = Scorer.of_kernel(similarity, quality, theta=theta).floor
     search = _Search(
         theta=theta,
         floor=floor,
@@ -138,7 +138,7 @@ def improve(
         return selection, 0.0
     margin = set_tie(quality, theta, m)
     kernel = _conditioned(
-        c, resolved.given, Scoring.of_kernel(similarity, quality, theta=theta).floor
+        c, resolved.given, Scorer.of_kernel(similarity, quality, theta=theta).floor
     )
     for _ in range(max_swaps):
         inside = now.indices

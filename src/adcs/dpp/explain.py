@@ -32,7 +32,7 @@ from adcs._validation import as_array, brief
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import greedy_map_trusted
 from adcs.dpp.kernel import as_quality, as_similarity, check_theta
-from adcs.dpp.tolerances import EXPLAINED_TIE, Scoring
+from adcs.dpp.tolerances import EXPLAINED_TIE, Scorer
 
 Reason = Literal["rules", "redundant", "quality", "tie", "several"]
 
@@ -146,7 +146,7 @@ def explain(
     indices: ArrayLike,
     quality: ArrayLike | None = None,
     theta: float = 0.0,
-    scoring: Scoring | None = None,
+    scorer: Scorer | None = None,
     constraints: Constraints | None = None,
 ) -> Explanation:
     """Explain the picks of a greedy search.
@@ -159,7 +159,7 @@ def explain(
         The chosen rows in the order in which they were picked: `Selection.indices`.
     quality, theta
         As they were given to the search.
-    scoring
+    scorer
         As it was given to `greedy_map_trusted`; None means that C is as exact as its type.
     constraints
         As they were given to the search. Rows are not compared with required rows, which are
@@ -187,14 +187,14 @@ def explain(
     n = c.shape[0]
     q = as_quality(quality, n)
     chosen = _distinct(indices, n)
-    scoring = scoring or Scoring.of_kernel(similarity, quality, theta=theta)
+    scorer = scorer or Scorer.of_kernel(similarity, quality, theta=theta)
     constraints = constraints or Constraints()
-    floor = scoring.floor + scoring.kernel_error
+    floor = scorer.floor + scorer.kernel_error
     resolved = constraints.resolve(n, chosen.size)
     required, given = np.isin(chosen, resolved.required), resolved.given
     squares, own = _residuals(c, chosen, required, given, floor)
     scores = _diversity(squares, theta, floor)
-    quality_terms = scoring.quality_term(q)
+    quality_terms = scorer.quality_term(q)
     abs_similarity = np.abs(c[:, chosen])
     abs_similarity[chosen, np.arange(chosen.size)] = -1.0
     nearest = chosen[abs_similarity.argmax(axis=1)]
@@ -212,16 +212,16 @@ def explain(
         np.abs(behind) <= EXPLAINED_TIE * np.maximum(1.0, np.abs(winners)), np.inf, behind
     )
     lost[required] = np.inf
-    search = _Search(c, chosen, q, scoring, constraints)
+    search = _Search(c, chosen, q, scorer, constraints)
     # At which picks a row was a candidate, and the margin of a tie at each pick.
     opened: NDArray[np.bool_] = search.open() & ~required[:, None]
     never_candidate: NDArray[np.bool_] = ~np.any(opened, axis=0)
     competing = opened if theta == 1.0 else opened & (squares > floor)
     picked = np.maximum(squares[np.arange(chosen.size), chosen], floor)
-    margin = scoring.tie_margin(picked, quality_terms[chosen])
+    margin = scorer.tie_margin(picked, quality_terms[chosen])
     if theta == 0.0:  # there it is a margin of r^2
         margin = margin / picked
-    best_quality = scoring.quality_term(np.maximum(q, q[chosen].max()))
+    best_quality = scorer.quality_term(np.maximum(q, q[chosen].max()))
     quality_lift = _difference(best_quality, quality_terms)
     still_behind = _difference(behind, quality_lift)
     if_best_quality = competing & (still_behind < -margin[:, None]) & (quality_lift > 0.0)
@@ -271,11 +271,11 @@ class _Search:
         c: Float64Array,
         chosen: IndexArray,
         quality: Float64Array,
-        scoring: Scoring,
+        scorer: Scorer,
         constraints: Constraints,
     ) -> None:
         self._c, self._chosen, self._quality = c, chosen, quality
-        self._scoring, self._constraints = scoring, constraints
+        self._scorer, self._constraints = scorer, constraints
         self._resolved = constraints.resolve(c.shape[0], chosen.size)
         self._freed: dict[int, frozenset[int]] = {}
         self._unconstrained: frozenset[int] | None = None if constraints else frozenset()
@@ -288,7 +288,7 @@ class _Search:
         except ValueError:
             return frozenset()
         found = greedy_map_trusted(
-            self._c, m, self._scoring, quality=self._quality, constraints=constraints
+            self._c, m, self._scorer, quality=self._quality, constraints=constraints
         )
         return frozenset(found.indices.tolist())
 

@@ -27,9 +27,9 @@ from scipy.linalg.lapack import dpstrf
 
 from adcs._types import Float64Array, IndexArray
 from adcs.dpp.constraints import Constraints, ResolvedConstraints
-from adcs.dpp.greedy_lazy import FeatureRows, KernelRows, LazySearch
+from adcs.dpp.greedy_lazy import FeatureRowSource, KernelRowSource, LazySearch
 from adcs.dpp.kernel import as_quality, as_similarity, check_m, check_theta, combine, total
-from adcs.dpp.tolerances import EXCLUDED, LOWEST_SCORE, Scoring, best_row, tie_order
+from adcs.dpp.tolerances import EXCLUDED, LOWEST_SCORE, Scorer, best_row, tie_order
 
 _NO_CONSTRAINTS = Constraints()
 _SMALL = 64  # up to this many rows the kernel is formed, and pivoted Cholesky is tried first
@@ -110,14 +110,14 @@ def greedy_map(
     array([1, 0])
     """
     c = as_similarity(similarity)
-    scoring = Scoring.of_kernel(similarity, quality, theta=check_theta(theta))
-    return greedy_map_trusted(c, m, scoring, quality=quality, constraints=constraints)
+    scorer = Scorer.of_kernel(similarity, quality, theta=check_theta(theta))
+    return greedy_map_trusted(c, m, scorer, quality=quality, constraints=constraints)
 
 
 def greedy_map_trusted(
     similarity: Float64Array,
     m: int,
-    scoring: Scoring,
+    scorer: Scorer,
     *,
     quality: ArrayLike | None = None,
     constraints: Constraints = _NO_CONSTRAINTS,
@@ -131,18 +131,18 @@ def greedy_map_trusted(
     ----------
     similarity, m, quality, constraints
         As in `greedy_map`.
-    scoring
+    scorer
         Theta, and how exact C is.
 
     Examples
     --------
     >>> rows = np.array([[2.0, 0.0], [3.0, 0.1], [0.0, 1.0]], dtype=np.float32)
     >>> c = np.array([[1.0, 0.999, 0.0], [0.999, 1.0, 0.033], [0.0, 0.033, 1.0]])
-    >>> greedy_map_trusted(c, 2, Scoring.of_features(rows, None, theta=0.0)).indices
+    >>> greedy_map_trusted(c, 2, Scorer.of_features(rows, None, theta=0.0)).indices
     array([0, 2])
     """
     q = as_quality(quality, similarity.shape[0])
-    return _search_kernel(similarity, q, scoring, constraints, m)
+    return _search_kernel(similarity, q, scorer, constraints, m)
 
 
 def greedy_map_features(
@@ -177,30 +177,30 @@ def greedy_map_features(
     array([0, 2])
     """
     theta = check_theta(theta)
-    rows = FeatureRows(features, unit=unit, name=name)
+    rows = FeatureRowSource(features, unit=unit, name=name)
     q, m = as_quality(quality, rows.n), check_m(m, rows.n)
-    scoring = Scoring.of_features(features, quality, theta=theta)
+    scorer = Scorer.of_features(features, quality, theta=theta)
     if rows.n <= max(_SMALL, min(2 * m, _LARGE)):
-        return _search_kernel(rows.gram(), q, scoring, constraints, m)
+        return _search_kernel(rows.gram(), q, scorer, constraints, m)
     resolved = constraints.resolve(rows.n, m)
     most = m + resolved.given.size
-    return _run(lambda: LazySearch(rows, scoring, q, most), q, scoring, resolved, m)
+    return _run(lambda: LazySearch(rows, scorer, q, most), q, scorer, resolved, m)
 
 
 def _search_kernel(
-    c: Float64Array, quality: Float64Array, scoring: Scoring, constraints: Constraints, m: int
+    c: Float64Array, quality: Float64Array, scorer: Scorer, constraints: Constraints, m: int
 ) -> Selection:
     n = c.shape[0]
     if n <= _SMALL and not constraints:
-        picks = _pivoted_cholesky(c, scoring, quality, check_m(m, n))
+        picks = _pivoted_cholesky(c, scorer, quality, check_m(m, n))
         if picks is not None:
-            return _selection(picks, quality, scoring)
+            return _selection(picks, quality, scorer)
     resolved = constraints.resolve(n, m)
     most = m + resolved.given.size
-    if n > _LARGE and (scoring.theta > 0.0 or m >= _MANY):
-        rows = KernelRows(c)
-        return _run(lambda: LazySearch(rows, scoring, quality, most), quality, scoring, resolved, m)
-    return _run(lambda: _DenseSearch(c, scoring, quality, most), quality, scoring, resolved, m)
+    if n > _LARGE and (scorer.theta > 0.0 or m >= _MANY):
+        rows = KernelRowSource(c)
+        return _run(lambda: LazySearch(rows, scorer, quality, most), quality, scorer, resolved, m)
+    return _run(lambda: _DenseSearch(c, scorer, quality, most), quality, scorer, resolved, m)
 
 
 class _Search(Protocol):
@@ -219,12 +219,12 @@ class _Search(Protocol):
 def _run(
     new_search: Callable[[], _Search],
     quality: Float64Array,
-    scoring: Scoring,
+    scorer: Scorer,
     resolved: ResolvedConstraints,
     m: int,
 ) -> Selection:
     """Choose m rows: required ones first, then the best, with a new search when rank runs out."""
-    run = _Run(new_search, quality, scoring, resolved)
+    run = _Run(new_search, quality, scorer, resolved)
     if resolved.given.size:
         run.condition(resolved.given)
     if resolved.required.size:
@@ -232,22 +232,20 @@ def _run(
         run.add_dependent(resolved.required)
     while run.fill(run.remaining(), m) < m:
         run.restart()
-    return _selection(run.picks, quality, scoring)
+    return _selection(run.picks, quality, scorer)
 
 
-def _selection(
-    picks: list[tuple[int, float]], quality: Float64Array, scoring: Scoring
-) -> Selection:
+def _selection(picks: list[tuple[int, float]], quality: Float64Array, scorer: Scorer) -> Selection:
     """Return picks, each a row and its r^2, as a Selection."""
     index = np.array([row for row, _ in picks], dtype=np.intp)
-    log, floor = math.log, scoring.floor
+    log, floor = math.log, scorer.floor
     logs = [log(square) if square > floor else -math.inf for _, square in picks]
     q, log_det = quality[index], math.fsum(logs)
     return Selection(
         indices=index,
-        gains=scoring.gains(np.array(logs), q),
+        gains=scorer.gains(np.array(logs), q),
         log_det=log_det,
-        objective=combine(log_det, total(q), scoring.theta),
+        objective=combine(log_det, total(q), scorer.theta),
         rank=len(logs) - logs.count(-math.inf),
     )
 
@@ -259,11 +257,11 @@ class _Run:
         self,
         new_search: Callable[[], _Search],
         quality: Float64Array,
-        scoring: Scoring,
+        scorer: Scorer,
         resolved: ResolvedConstraints,
     ) -> None:
         self._new_search, self._search = new_search, new_search()
-        self._quality, self._scoring, self._resolved = quality, scoring, resolved
+        self._quality, self._scorer, self._resolved = quality, scorer, resolved
         self._capped, self._slots = resolved.capped, resolved.caps.copy()
         self._first_search = True
         self.picks: list[tuple[int, float]] = []
@@ -297,9 +295,9 @@ class _Run:
         left = np.setdiff1d(rows, [row for row, _ in self.picks])
         while left.size:
             # Their residuals are equal, so quality decides.
-            weight = self._scoring.quality_term(self._quality[left])
+            weight = self._scorer.quality_term(self._quality[left])
             best = float(weight.max())
-            position = best_row(weight, best - self._scoring.quality_error * abs(best))
+            position = best_row(weight, best - self._scorer.quality_error * abs(best))
             self.picks.append((int(left[position]), 0.0))
             if self._capped:
                 self._use_slot(int(left[position]))
@@ -323,26 +321,26 @@ class _DenseSearch:
 
     Examples
     --------
-    >>> scoring = Scoring.of_kernel(np.eye(2), None, theta=0.5)
-    >>> search = _DenseSearch(np.eye(2), scoring, np.array([1.0, 2.0]), m=2)
+    >>> scorer = Scorer.of_kernel(np.eye(2), None, theta=0.5)
+    >>> search = _DenseSearch(np.eye(2), scorer, np.array([1.0, 2.0]), m=2)
     >>> search.admit(np.arange(2))
     >>> next(search.picks())
     (1, 1.0)
     """
 
     def __init__(
-        self, similarity: Float64Array, scoring: Scoring, quality: Float64Array, m: int
+        self, similarity: Float64Array, scorer: Scorer, quality: Float64Array, m: int
     ) -> None:
         n = similarity.shape[0]
-        self._c, self._scoring, self._m = similarity, scoring, m
-        self._floor = scoring.floor if scoring.theta < 1.0 else -math.inf
+        self._c, self._scorer, self._m = similarity, scorer, m
+        self._floor = scorer.floor if scorer.theta < 1.0 else -math.inf
         self._smallest = 1.0  # r^2 among the chosen rows
-        self._all_weights = scoring.quality_term(quality)
+        self._all_weights = scorer.quality_term(quality)
         self._weight = np.full(n, EXCLUDED)  # of the candidates
         # At theta = 0 the score is r^2 itself, and one array serves as weight, r^2 and score,
         # -inf for excluded rows; otherwise r^2 is kept for all rows.
-        self._square = self._weight if scoring.theta == 0.0 else np.ones(n)
-        self._score = self._weight if scoring.theta == 0.0 else np.empty(n)
+        self._square = self._weight if scorer.theta == 0.0 else np.ones(n)
+        self._score = self._weight if scorer.theta == 0.0 else np.empty(n)
         self._shrink = np.empty(n)
         # Coordinates of all rows in the orthonormal basis of the chosen ones.
         self._coordinates = np.empty((n, m), order="F")
@@ -350,7 +348,7 @@ class _DenseSearch:
 
     def admit(self, rows: IndexArray) -> None:
         """Make rows candidates."""
-        if self._scoring.theta > 0.0:
+        if self._scorer.theta > 0.0:
             self._weight[rows] = self._all_weights[rows]
             return
         # Their r^2 was not kept up to date while they were excluded.
@@ -366,16 +364,16 @@ class _DenseSearch:
         """Add the best candidate and yield it with its r^2, until none adds a direction."""
         weight, squares, score = self._weight, self._square, self._score
         c, coordinates, shrink = self._c, self._coordinates, self._shrink
-        scoring, floor, chosen, last = self._scoring, self._floor, self._chosen, self._m - 1
+        scorer, floor, chosen, last = self._scorer, self._floor, self._chosen, self._m - 1
         # Looked up once: a pick takes microseconds.
         item, argmax, squared, subtract = score.item, score.argmax, np.square, np.subtract
         mixed = score is not squares
-        widest = scoring.widest_margin()
-        smallest, recheck_threshold = self._smallest, scoring.recheck_threshold(1.0)
+        widest = scorer.widest_margin()
+        smallest, recheck_threshold = self._smallest, scorer.recheck_threshold(1.0)
         k = len(chosen)
         while True:
             if mixed:
-                scoring.score(squares, weight, out=score)
+                scorer.score(squares, weight, out=score)
             row = int(argmax())
             best = item(row)
             square = squares.item(row) if mixed else best
@@ -387,11 +385,11 @@ class _DenseSearch:
             score[row] = EXCLUDED
             if item(argmax()) >= best - widest:
                 score[row] = best
-                row = best_row(score, scoring.tie_limit(best, square, weight.item(row)))
+                row = best_row(score, scorer.tie_limit(best, square, weight.item(row)))
                 square = squares.item(row)
             weight[row] = EXCLUDED
             if square * smallest < recheck_threshold and self._is_dependent(row, square):
-                if scoring.theta == 1.0:  # quality alone decides
+                if scorer.theta == 1.0:  # quality alone decides
                     yield row, 0.0
                 continue
             chosen.append(row)
@@ -411,15 +409,15 @@ class _DenseSearch:
 
     def _is_dependent(self, row: int, square: float) -> bool:
         """Return whether a small r^2 is only rounding."""
-        if square <= self._scoring.floor or not self._chosen:
-            return square <= self._scoring.floor
+        if square <= self._scorer.floor or not self._chosen:
+            return square <= self._scorer.floor
         known = self._coordinates[:, : len(self._chosen)]
         coefficients = solve_triangular(known[self._chosen].T, known[row], check_finite=False)
-        return not self._scoring.is_significant(square, coefficients)
+        return not self._scorer.is_significant(square, coefficients)
 
 
 def _pivoted_cholesky(
-    similarity: Float64Array, scoring: Scoring, quality: Float64Array, m: int
+    similarity: Float64Array, scorer: Scorer, quality: Float64Array, m: int
 ) -> list[tuple[int, float]] | None:
     """Return the greedy picks by one call of LAPACK's pivoted Cholesky, or None.
 
@@ -427,18 +425,18 @@ def _pivoted_cholesky(
     checked at once; None means that `_DenseSearch` has to find them. It factorises the whole
     kernel, which pays for small kernels only.
 
-    >>> scoring = Scoring.of_kernel(np.eye(2), None, theta=0.0)
-    >>> _pivoted_cholesky(np.eye(2), scoring, np.zeros(2), 2)
+    >>> scorer = Scorer.of_kernel(np.eye(2), None, theta=0.0)
+    >>> _pivoted_cholesky(np.eye(2), scorer, np.zeros(2), 2)
     [(0, 1.0), (1, 1.0)]
     """
-    if scoring.theta == 1.0:
+    if scorer.theta == 1.0:
         return None
-    weight = scoring.quality_term(quality)
+    weight = scorer.quality_term(quality)
     scale = np.ones(1)
     kernel = similarity
-    if scoring.theta > 0.0:
+    if scorer.theta > 0.0:
         with np.errstate(over="ignore"):
-            exponent = (weight - weight.max()) / (2.0 * (1.0 - scoring.theta))
+            exponent = (weight - weight.max()) / (2.0 * (1.0 - scorer.theta))
         if exponent.min() < -100.0:
             return None
         scale = np.exp(exponent)
@@ -447,20 +445,20 @@ def _pivoted_cholesky(
     if rank < m:
         return None
     order = pivots - 1
-    if scoring.theta > 0.0:
+    if scorer.theta > 0.0:
         factor /= scale[order, None]
     candidate = _triangle(order.size, m)  # row i is a candidate at step j <= i
     shrink = np.where(candidate, factor[:, :m], 0.0)
     shrink *= shrink
     squares = (1.0 + shrink) - shrink.cumsum(axis=1)  # before each step
     weight = weight[order]
-    score = np.where(candidate, scoring.score(squares, weight[:, None]), EXCLUDED)
+    score = np.where(candidate, scorer.score(squares, weight[:, None]), EXCLUDED)
     picked = squares.diagonal()
     least = float(picked.min())
-    if least <= scoring.floor or least < scoring.recheck_threshold(least):
+    if least <= scorer.floor or least < scorer.recheck_threshold(least):
         return None
     with np.errstate(over="ignore"):
-        margin = scoring.tie_margin(picked, weight[:m])
+        margin = scorer.tie_margin(picked, weight[:m])
         tied = score >= np.maximum(score.max(axis=0) - margin, LOWEST_SCORE)
     preference = tie_order(order)
     winners = order[preference[tied[preference].argmax(axis=0)]]

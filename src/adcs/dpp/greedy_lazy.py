@@ -18,7 +18,7 @@ from scipy.linalg import solve_triangular
 
 from adcs._types import Float64Array, FloatArray, IndexArray
 from adcs.dpp.kernel import as_table, similarity, unit_rows
-from adcs.dpp.tolerances import EXCLUDED, Scoring, preferred_to, tie_order, tie_winner
+from adcs.dpp.tolerances import EXCLUDED, Scorer, preferred_to, tie_order, tie_winner
 
 _CHUNK = 1 << 21  # bytes of rows in one matrix product: small enough to stay in cache
 _POOL = 1 << 20  # the most entries of the feature rows in the pool
@@ -29,7 +29,7 @@ _REFILL_INTERVAL = 16  # picks between refills; below it, a refill looks at more
 _CLOSE_CALLS = 64  # ties per pick that float32 cannot decide, from which float64 pays
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """N unit rows, an orthonormal basis of the chosen ones, and a pool of rows."""
 
     n: int
@@ -51,7 +51,7 @@ class Rows(Protocol):
         None if it is exact.
         """
 
-    def is_significant(self, slot: int, row: int, square: float, scoring: Scoring) -> bool:
+    def is_significant(self, slot: int, row: int, square: float, scorer: Scorer) -> bool:
         """Return whether a small r^2 of a row of the pool is more than rounding."""
 
     def exact_squares(self, rows: IndexArray, bound: Float64Array) -> Float64Array:
@@ -69,19 +69,19 @@ class LazySearch:
 
     Examples
     --------
-    >>> scoring = Scoring.of_features(np.eye(2), None, theta=0.5)
-    >>> search = LazySearch(FeatureRows(np.eye(2)), scoring, np.array([1.0, 2.0]), m=2)
+    >>> scorer = Scorer.of_features(np.eye(2), None, theta=0.5)
+    >>> search = LazySearch(FeatureRowSource(np.eye(2)), scorer, np.array([1.0, 2.0]), m=2)
     >>> search.admit(np.arange(2))
     >>> next(search.picks())
     (1, 1.0)
     """
 
-    def __init__(self, rows: Rows, scoring: Scoring, quality: Float64Array, m: int) -> None:
+    def __init__(self, rows: RowSource, scorer: Scorer, quality: Float64Array, m: int) -> None:
         rows.restart(m)
         n, size = rows.n, rows.pool_size
-        self._rows, self._scoring = rows, scoring
-        self._all_weights = scoring.quality_term(quality)
-        self._floor = scoring.floor if scoring.theta < 1.0 else -math.inf
+        self._rows, self._scorer = rows, scorer
+        self._all_weights = scorer.quality_term(quality)
+        self._floor = scorer.floor if scorer.theta < 1.0 else -math.inf
         self._k = 0  # picks that have a direction of their own
         self._smallest = 1.0  # r^2 among them
         # Every r^2 below is an upper bound, and too large by at most its slack.
@@ -103,7 +103,7 @@ class LazySearch:
 
     def admit(self, rows: IndexArray) -> None:
         """Make rows, all of them outside the pool, candidates."""
-        self._outside[rows] = self._scoring.score(self._bound[rows], self._all_weights[rows])
+        self._outside[rows] = self._scorer.score(self._bound[rows], self._all_weights[rows])
         self._outside_max = float(self._outside.max())
 
     def exclude(self, rows: NDArray[np.bool_]) -> None:
@@ -130,17 +130,17 @@ class LazySearch:
 
     def _is_dependent(self, slot: int) -> bool:
         """Return whether a row of the pool adds no direction."""
-        square, scoring = float(self._square[slot]), self._scoring
-        large = square >= scoring.recheck_threshold(self._smallest)
-        if square <= scoring.floor or large or not self._k:
-            return square <= scoring.floor
-        return not self._rows.is_significant(slot, int(self._row[slot]), square, scoring)
+        square, scorer = float(self._square[slot]), self._scorer
+        large = square >= scorer.recheck_threshold(self._smallest)
+        if square <= scorer.floor or large or not self._k:
+            return square <= scorer.floor
+        return not self._rows.is_significant(slot, int(self._row[slot]), square, scorer)
 
     def _best_slot(self) -> int | None:
         """Return the pool slot of the best candidate, after a refill if needed; None if none."""
-        scoring, weight = self._scoring, self._weight
+        scorer, weight = self._scorer, self._weight
         while True:
-            score, square = scoring.score(self._square, weight, out=self._score), self._square
+            score, square = scorer.score(self._square, weight, out=self._score), self._square
             slot = int(score.argmax())
             best = float(score[slot])
             if best == EXCLUDED:
@@ -157,8 +157,8 @@ class LazySearch:
                 continue
             own_weight = float(weight[slot])
             # The lowest score that the best row may have, less the margin of a tie.
-            least = scoring.score_one(top - slack, own_weight) if slack else best
-            low = scoring.tie_limit(least, top, own_weight)
+            least = scorer.score_one(top - slack, own_weight) if slack else best
+            low = scorer.tie_limit(least, top, own_weight)
             tied = (score >= low).nonzero()[0]
             if tied.size > 1 or self._outside_max >= low:
                 if slack:
@@ -170,7 +170,7 @@ class LazySearch:
                     continue
                 if self._outside_max >= low and self._refill(low, high, int(self._row[slot])):
                     continue
-            if self._scoring.theta < 1.0 and self._is_dependent(slot):
+            if self._scorer.theta < 1.0 and self._is_dependent(slot):
                 weight[slot] = EXCLUDED
                 continue
             return slot
@@ -184,14 +184,14 @@ class LazySearch:
         square = self._rows.exact_squares(rows, self._square[tied])
         self._square[tied] = square
         self._pool_slack[tied] = 0.0
-        score = self._scoring.score(square, weight)
+        score = self._scorer.score(square, weight)
         score[square <= self._floor] = EXCLUDED
         first = int(score.argmax())
         best, top, own_weight = float(score[first]), float(square[first]), float(weight[first])
         if best == EXCLUDED:
             return -1, best, best
-        low = self._scoring.tie_limit(best, top, own_weight)
-        high = best + self._scoring.tie_margin(top, own_weight)
+        low = self._scorer.tie_limit(best, top, own_weight)
+        high = best + self._scorer.tie_margin(top, own_weight)
         equal = (score >= low).nonzero()[0]
         return int(tied[equal[tie_winner(rows[equal])]]), low, high
 
@@ -262,7 +262,7 @@ class LazySearch:
             self._slack[rows] = error + self._slack[rows] if start else error
         np.minimum(fresh, old, out=fresh)
         self._bound[rows] = fresh
-        score = self._scoring.score(fresh, self._all_weights[rows])
+        score = self._scorer.score(fresh, self._all_weights[rows])
         score[fresh <= self._floor] = EXCLUDED
         self._outside[rows] = score
 
@@ -298,16 +298,16 @@ class LazySearch:
         self._bound[rows] = self._square[slots]
         self._slack[rows] = self._pool_slack[slots]
         self._depth[rows] = depth
-        self._outside[rows] = self._scoring.score(self._square[slots], self._weight[slots])
+        self._outside[rows] = self._scorer.score(self._square[slots], self._weight[slots])
         self._weight[slots] = EXCLUDED
 
 
-class KernelRows:
+class KernelRowSource:
     """Rows known by their kernel C: a Cholesky factorisation, a column for each row.
 
     Examples
     --------
-    >>> rows = KernelRows(np.array([[1.0, 0.6], [0.6, 1.0]]))
+    >>> rows = KernelRowSource(np.array([[1.0, 0.6], [0.6, 1.0]]))
     >>> rows.restart(m=2)
     >>> rows.load(np.array([0, 1]), np.array([0, 1]))
     >>> rows.extend_basis(0, 0, 1.0)[1]
@@ -349,13 +349,13 @@ class KernelRows:
         self._k += 1
         return square, new * new, None
 
-    def is_significant(self, slot: int, row: int, square: float, scoring: Scoring) -> bool:
+    def is_significant(self, slot: int, row: int, square: float, scorer: Scorer) -> bool:
         """Return whether a small r^2 of a row of the pool is more than rounding."""
         k = self._k
         coefficients = solve_triangular(
             self._factor[:k, :k], self._pool[:k, slot], trans=1, lower=True, check_finite=False
         )
-        return scoring.is_significant(square, coefficients)
+        return scorer.is_significant(square, coefficients)
 
     def exact_squares(self, rows: IndexArray, bound: Float64Array) -> Float64Array:
         """Return the bound, which is exact."""
@@ -379,7 +379,7 @@ class KernelRows:
         return False
 
 
-class FeatureRows:
+class FeatureRowSource:
     """Rows given as vectors.
 
     No N x N or N x m array is formed, nor a copy of the rows. The basis is in float64. Rows are
@@ -387,7 +387,7 @@ class FeatureRows:
 
     Examples
     --------
-    >>> rows = FeatureRows([[3.0, 4.0], [0.0, 2.0]])
+    >>> rows = FeatureRowSource([[3.0, 4.0], [0.0, 2.0]])
     >>> rows.restart(m=2)
     >>> round(rows.extend_basis(0, 0, 1.0)[0], 12)
     1.0
@@ -427,7 +427,7 @@ class FeatureRows:
     def gram(self) -> Float64Array:
         """Return the kernel C of all rows.
 
-        >>> FeatureRows([[3.0, 4.0], [0.0, 2.0]]).gram()
+        >>> FeatureRowSource([[3.0, 4.0], [0.0, 2.0]]).gram()
         array([[1. , 0.8],
                [0.8, 1. ]])
         """
@@ -457,10 +457,10 @@ class FeatureRows:
         shrink = (self._pool @ self._basis32[k]).astype(np.float64) ** 2
         return square, shrink, self._error(1, shrink)
 
-    def is_significant(self, slot: int, row: int, square: float, scoring: Scoring) -> bool:
+    def is_significant(self, slot: int, row: int, square: float, scorer: Scorer) -> bool:
         """Return whether a small r^2 of a row of the pool is more than rounding."""
         vector = self._residual(row)
-        return float(vector @ vector) > scoring.floor
+        return float(vector @ vector) > scorer.floor
 
     def exact_squares(self, rows: IndexArray, bound: Float64Array) -> Float64Array:
         """Return r^2 of rows of the pool in float64; bound is what the pool has for them."""

@@ -20,7 +20,7 @@ from adcs._validation import as_array, brief
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import greedy_map_trusted
 from adcs.dpp.kernel import as_similarity, log_weights
-from adcs.dpp.tolerances import Scoring
+from adcs.dpp.tolerances import Scorer
 
 _GAP = 20.0  # singular values a factor of e^20 apart: e^-40 in L is below rounding
 _RANGE = 300.0  # one factorisation can hold a range of e^300
@@ -147,14 +147,14 @@ class _Kernel:
 
     similarity: Float64Array
     log_weight: Float64Array
-    scoring: Scoring
+    scorer: Scorer
 
     @classmethod
     def of(cls, similarity: ArrayLike, quality: ArrayLike | None, theta: float) -> _Kernel:
         c = as_similarity(similarity)
         log_weight = log_weights(quality, c.shape[0], theta)
-        scoring = Scoring.of_kernel(similarity, quality, theta=theta)
-        return cls(c, log_weight, scoring)
+        scorer = Scorer.of_kernel(similarity, quality, theta=theta)
+        return cls(c, log_weight, scorer)
 
     def log_det(self, subset: ArrayLike) -> float:
         """Return log det L_Z, -inf if the rows are linearly dependent."""
@@ -169,8 +169,8 @@ class _Kernel:
                 f"subset must hold distinct rows from 0 to {n - 1}, got {brief(subset)}"
             )
         # The rounding of C as it was given: float32's is far above that of `similarity`.
-        scoring = replace(self.scoring, theta=0.0)
-        chosen = greedy_map_trusted(self.similarity[np.ix_(rows, rows)], rows.size, scoring)
+        scorer = replace(self.scorer, theta=0.0)
+        chosen = greedy_map_trusted(self.similarity[np.ix_(rows, rows)], rows.size, scorer)
         return chosen.log_det + 2.0 * float(self.log_weight[rows].sum())
 
     def spectrum(self, given: ArrayLike = ()) -> tuple[Float64Array, Float64Array]:
@@ -223,15 +223,15 @@ class _Kernel:
         rank, smallest, kept = 0, 1.0, 0
         pivots: list[int] = []
         is_given = np.isin(np.arange(n), given)
-        while (free := np.flatnonzero(square > self.scoring.floor)).size:
+        while (free := np.flatnonzero(square > self.scorer.floor)).size:
             score = weight[free] + 0.5 * np.log(square[free])
             conditioning = bool(is_given[free].any())
             if conditioning:
                 score[~is_given[free]] = -np.inf
             pivot = int(free[score.argmax()])
-            if square[pivot] < self.scoring.recheck_threshold(smallest):
+            if square[pivot] < self.scorer.recheck_threshold(smallest):
                 coefficients = solve_triangular(lower[pivots, :rank].T, lower[pivot, :rank])
-                if not self.scoring.is_significant(square[pivot], coefficients):
+                if not self.scorer.is_significant(square[pivot], coefficients):
                     square[pivot] = 0.0  # only rounding
                     continue
             smallest = min(smallest, float(square[pivot]))

@@ -179,7 +179,7 @@ def set_tie(quality: ArrayLike | None, theta: float, m: int) -> float:
 
 
 @dataclass(frozen=True)
-class Scoring:
+class Scorer:
     """The scores of candidates, and the rounding errors of these scores.
 
     Attributes
@@ -197,8 +197,8 @@ class Scoring:
 
     Examples
     --------
-    >>> scoring = Scoring.of_features(np.eye(2), None, theta=0.0)
-    >>> scoring.gains(np.log([1.0, 0.25]), np.zeros(2)).round(3)
+    >>> scorer = Scorer.of_features(np.eye(2), None, theta=0.0)
+    >>> scorer.gains(np.log([1.0, 0.25]), np.zeros(2)).round(3)
     array([ 0.   , -1.386])
     """
 
@@ -209,12 +209,10 @@ class Scoring:
     quality_error: float
 
     @classmethod
-    def of_kernel(
-        cls, similarity: ArrayLike, quality: ArrayLike | None, *, theta: float
-    ) -> Scoring:
-        """Return the scoring for a given kernel, whose rounded entries change r^2 directly.
+    def of_kernel(cls, similarity: ArrayLike, quality: ArrayLike | None, *, theta: float) -> Scorer:
+        """Return the scorer for a given kernel, whose rounded entries change r^2 directly.
 
-        >>> Scoring.of_kernel(np.eye(2), None, theta=0.5).direction_error
+        >>> Scorer.of_kernel(np.eye(2), None, theta=0.5).direction_error
         0.0
         """
         eps = precision(similarity)
@@ -223,12 +221,10 @@ class Scoring:
         return cls(theta, 64 * eps, kernel_error, 0.0, 2 * quality_precision(quality))
 
     @classmethod
-    def of_features(
-        cls, features: ArrayLike, quality: ArrayLike | None, *, theta: float
-    ) -> Scoring:
-        """Return the scoring for given rows, whose rounding changes r^2 far less.
+    def of_features(cls, features: ArrayLike, quality: ArrayLike | None, *, theta: float) -> Scorer:
+        """Return the scorer for given rows, whose rounding changes r^2 far less.
 
-        >>> Scoring.of_features(np.eye(2, dtype=np.float32), None, theta=0.5).direction_error
+        >>> Scorer.of_features(np.eye(2, dtype=np.float32), None, theta=0.5).direction_error
         1.1920928955078125e-07
         """
         eps = precision(features)

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from adcs._validation import check_choice, check_int, did_you_mean, near_by
+from adcs._validation import check_choice, check_int, did_you_mean, did_you_mean_path
 from adcs.experiments.specs import make_scheduler
 from adcs.experiments.validation import check_value, in_words
 from adcs.simulation.datasets import Dataset, load
@@ -506,7 +506,7 @@ def from_toml(path: str | Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text, as TOML is: {error}") from error
     except OSError as error:
-        near = near_by(Path(path)) if isinstance(error, FileNotFoundError) else ""
+        near = did_you_mean_path(Path(path)) if isinstance(error, FileNotFoundError) else ""
         raise ValueError(f"{path} cannot be read: {error.strerror}{near}") from error
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deep to be settings") from error

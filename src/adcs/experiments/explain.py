@@ -24,8 +24,8 @@ Table = tuple[str, list[str], list[list[str]]]
 REASONS = (
     "The reason is what would have let a client in: rules, if there were no caps and nobody had a "
     "slot beforehand; redundant with X, if X were absent (and not for the slot of X alone); "
-    "quality, if its quality were the best among the chosen; tie, if its id were the smaller one; "
-    "redundant with several, if its update had nothing in common with the others'."
+    "quality, if its quality were the best among the selected; tie, if its id were the smaller "
+    "one; redundant with several, if its update had nothing in common with the others'."
 )
 
 ALIKE = 0.1
@@ -124,7 +124,7 @@ def tables(choice: Choice) -> list[Table]:
     >>> from adcs.schedulers import Cohort
     >>> choice = Choice(Cohort.of([2]), (1, 2), scores={1: 0.5, 2: 0.7}, ranked_by="loss")
     >>> tables(choice)[0][1:]
-    (['client', 'chosen', 'loss'], [['2', 'yes', '0.700'], ['1', 'no', '0.500']])
+    (['client', 'selected', 'loss'], [['2', 'yes', '0.700'], ['1', 'no', '0.500']])
     """
     if choice.explanation is not None:
         return _determinantal(choice)
@@ -134,26 +134,26 @@ def tables(choice: Choice) -> list[Table]:
     near = choice.nearest
     if not gains and not near:
         return []
-    chosen = set(choice.cohort.clients)
-    order = [*choice.cohort.clients, *[c for c in choice.available if c not in chosen]]
+    selected = set(choice.cohort.clients)
+    order = [*choice.cohort.clients, *[c for c in choice.available if c not in selected]]
     rows = [
         [
             str(client),
-            "yes" if client in chosen else "no",
+            "yes" if client in selected else "no",
             _number(gains.get(client)),
             str(near[client][0]) if client in near else "–",
             _likeness(near[client][1]) if client in near else "–",
         ]
         for client in order
     ]
-    heads = ["client", "chosen", "gain", "nearest chosen", "similarity"]
+    heads = ["client", "selected", "gain", "nearest selected", "similarity"]
     return [("Clients", heads, rows)]
 
 
 def at_random(choice: Choice) -> str:
     """Return the sentence about a selection that has no tables."""
     if not choice.drawn:
-        return "This scheduler chooses at random, by seed and round."
+        return "This scheduler selects at random, by seed and round."
     if choice.known:
         return "All slots went to clients without a usable report, at random by seed and round."
     return "It had no usable report of anybody, so it drew at random, by seed and round."
@@ -177,7 +177,7 @@ def _determinantal(choice: Choice) -> list[Table]:
         for step, pick in enumerate(found.picks, start=1)
     ]
     heads = ["client", "pick", "quality q", "θ q", "(1-θ) log r²", "gain"]
-    heads += ["nearest chosen", "similarity"]
+    heads += ["nearest selected", "similarity"]
     misses = [
         [
             str(name[miss.row]),
@@ -194,8 +194,8 @@ def _determinantal(choice: Choice) -> list[Table]:
         for miss in found.left_out
     ]
     lost = ["client", "quality q", "closest at pick", "lost to", "in θ q", "in (1-θ) log r²"]
-    lost += ["in score", "reason", "nearest chosen", "similarity"]
-    return [("Chosen", heads, picks), ("Left out", lost, misses)]
+    lost += ["in score", "reason", "nearest selected", "similarity"]
+    return [("Selected", heads, picks), ("Left out", lost, misses)]
 
 
 def _ranked(choice: Choice) -> Table:
@@ -208,16 +208,16 @@ def _ranked(choice: Choice) -> Table:
         [str(client), "yes" if client in position else "no", _number(scores[client])]
         for client in order
     ]
-    return (f"Ranked by {choice.ranked_by}", ["client", "chosen", str(choice.ranked_by)], rows)
+    return (f"Ranked by {choice.ranked_by}", ["client", "selected", str(choice.ranked_by)], rows)
 
 
 def sentence(choice: Choice, client: ClientId) -> str:
     """Return the sentence about why one client is in the cohort or not."""
     if client not in choice.available:
         return f"Client {client} was not available in this round."
-    chosen = client in choice.cohort.clients
-    if chosen and client in choice.required and choice.explanation is None:
-        return f"Client {client} was chosen because it is required."
+    selected = client in choice.cohort.clients
+    if selected and client in choice.required and choice.explanation is None:
+        return f"Client {client} was selected because it is required."
     if client in choice.cohort.diagnostics.get("drawn", []):
         return (
             f"Client {client} had no usable report and got its slot at random, by seed and round."
@@ -225,20 +225,20 @@ def sentence(choice: Choice, client: ClientId) -> str:
     if choice.explanation is not None:
         return _determinantal_sentence(choice, client)
     if choice.ranked_by is not None and client in choice.scores:
-        return _ranked_sentence(choice, client, chosen)
+        return _ranked_sentence(choice, client, selected)
     if choice.ranked_by is not None:
         return f"Client {client} was not ranked: it was not asked, or it did not answer."
     if client in choice.nearest:
         other, likeness = choice.nearest[client]
-        verb = "chosen" if chosen else "left out"
+        verb = "selected" if selected else "left out"
         return (
-            f"Client {client} was {verb}; the nearest chosen client is {other} "
+            f"Client {client} was {verb}; the nearest selected client is {other} "
             f"(similarity {_likeness(likeness)})."
         )
     if choice.drawn:
         return f"Client {client} was not drawn. {at_random(choice)}"
-    how = "drawn" if chosen else "not drawn"
-    return f"Client {client} was {how}: this scheduler chooses at random."
+    how = "drawn" if selected else "not drawn"
+    return f"Client {client} was {how}: this scheduler selects at random."
 
 
 def _determinantal_sentence(choice: Choice, client: ClientId) -> str:
@@ -250,9 +250,9 @@ def _determinantal_sentence(choice: Choice, client: ClientId) -> str:
     for step, pick in enumerate(found.picks, start=1):
         if pick.row == row:
             near = (
-                "it is the only one chosen"
+                "it is the only one selected"
                 if pick.nearest is None
-                else f"the nearest chosen client is {name[pick.nearest]} "
+                else f"the nearest selected client is {name[pick.nearest]} "
                 f"(similarity {_likeness(pick.similarity)})"
             )
             added = (
@@ -287,8 +287,8 @@ def _missed(miss: Miss, choice: Choice) -> str:
     found = choice.explanation
     assert found is not None
     best = max(pick.quality for pick in found.picks)
-    nearest = f"the nearest chosen client is {near} (similarity {_likeness(miss.similarity)})"
-    lifted = f"with a quality of {best:z.3f}, the best among the chosen"
+    nearest = f"the nearest selected client is {near} (similarity {_likeness(miss.similarity)})"
+    lifted = f"with a quality of {best:z.3f}, the best among the selected"
     if miss.reason == "rules":
         causes = ["a cap"] * choice.capped + ["a required client"] * bool(choice.required)
         causes += ["a client that had waited too long"] * bool(choice.waited)
@@ -305,13 +305,14 @@ def _missed(miss: Miss, choice: Choice) -> str:
     if miss.reason == "redundant":
         why = (
             f"as redundant with {near} (similarity {_likeness(miss.similarity)}): if {near} had "
-            "been absent, it would have been chosen."
+            "been absent, it would have been selected."
         )
         if miss.with_quality:
             why += f" So it would {lifted}; its own is {miss.quality:z.3f}."
     elif miss.reason == "quality" and miss.with_quality:
         why = (
-            f"for its quality, {miss.quality:z.3f}: {lifted}, it would have been chosen; {nearest}."
+            f"for its quality, {miss.quality:z.3f}: {lifted}, it would have been selected; "
+            f"{nearest}."
         )
     elif miss.reason == "quality":
         why = (
@@ -320,8 +321,8 @@ def _missed(miss: Miss, choice: Choice) -> str:
         )
     else:
         why = (
-            f"as redundant with several of the chosen, not with {near} alone: if its update had "
-            f"nothing in common with the others, it would have been chosen; {nearest}."
+            f"as redundant with several of the selected, not with {near} alone: if its update had "
+            f"nothing in common with the others, it would have been selected; {nearest}."
         )
     quality = miss.winning.quality - miss.score.quality
     diversity = miss.winning.diversity - miss.score.diversity
@@ -359,21 +360,21 @@ def _behind(gap: float) -> str:
     return f"{amount} {'behind' if gap > 0 else 'ahead'}"
 
 
-def _ranked_sentence(choice: Choice, client: ClientId, chosen: bool) -> str:
+def _ranked_sentence(choice: Choice, client: ClientId, selected: bool) -> str:
     score = choice.scores[client]
     inside = [choice.scores[c] for c in choice.cohort.clients if c in choice.scores]
     least = min(inside, default=float("nan"))
-    if chosen:
-        return f"Client {client} was chosen for its {choice.ranked_by}, {score:.4f}."
+    if selected:
+        return f"Client {client} was selected for its {choice.ranked_by}, {score:.4f}."
     if score >= least:
         return (
             f"Client {client} was left out though its {choice.ranked_by}, {score:.4f}, is no less "
-            f"than {least:.4f}, the least among the chosen: a cap, a required client or a tie "
+            f"than {least:.4f}, the least among the selected: a cap, a required client or a tie "
             "decided."
         )
     return (
         f"Client {client} was left out: its {choice.ranked_by} is {score:.4f}, the least among "
-        f"the chosen {least:.4f}, so it lacked {least - score:.4f}."
+        f"the selected {least:.4f}, so it lacked {least - score:.4f}."
     )
 
 
@@ -399,7 +400,7 @@ def recorded_tables(record: Mapping[str, Any]) -> list[Table]:
         ]
         for client in clients
     ]
-    return [("Chosen", heads, rows)]
+    return [("Selected", heads, rows)]
 
 
 def _number(value: float | None) -> str:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, get_type_hints
 
 from adcs import schedulers
-from adcs._validation import did_you_mean, near_by
+from adcs._validation import did_you_mean, did_you_mean_path
 from adcs.experiments.validation import check_value
 from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Scheduler
@@ -238,7 +238,7 @@ def _module(where: str, spec: str) -> ModuleType:
             ) from error
     path = Path(where)
     if not path.is_file():
-        raise ValueError(f"scheduler {spec!r}: there is no file {path}{near_by(path)}")
+        raise ValueError(f"scheduler {spec!r}: there is no file {path}{did_you_mean_path(path)}")
     try:
         path = path.resolve()
         found = importlib.util.spec_from_file_location(path.stem, path)

@@ -25,7 +25,7 @@ from adcs.reports.report import (
 from adcs.reports.sketch import Sketch, Sketcher
 from adcs.reports.table import ReportTable
 
-Refusal = tuple[ClientId, str]
+RefusedReport = tuple[ClientId, str]
 """A client whose report was refused, and the reason."""
 
 
@@ -123,7 +123,7 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         found = [self._merged()[client].vector for client in clients]
         return np.stack([vector for vector in found if vector is not None])
 
-    def record(self, reports: Iterable[ClientReport]) -> list[Refusal]:
+    def record(self, reports: Iterable[ClientReport]) -> list[RefusedReport]:
         """Keep the usable reports; return client and reason of each that was refused."""
         usable, refused = self.check(reports)
         self.add(usable)
@@ -131,7 +131,7 @@ class ReportStore(Mapping[ClientId, ClientReport]):
 
     def check(
         self, reports: Iterable[ClientReport]
-    ) -> tuple[Sequence[ClientReport], list[Refusal]]:
+    ) -> tuple[Sequence[ClientReport], list[RefusedReport]]:
         """Return the usable reports and, for each of the others, client and reason.
 
         Usable updates count towards the form that all updates must have.
@@ -295,14 +295,14 @@ class ReportStore(Mapping[ClientId, ClientReport]):
             )
 
 
-def screen(reports: Iterable[ClientReport]) -> tuple[list[ClientReport], list[Refusal]]:
+def screen(reports: Iterable[ClientReport]) -> tuple[list[ClientReport], list[RefusedReport]]:
     """Return the valid reports, in plain types, and client and reason of the others.
 
     >>> screen([ClientReport(np.int64(3), 0, loss=1.0), ClientReport((4, 5), 0, loss=1.0)])[1]
     [('(4, 5)', 'client must be an int or a string, got (4, 5)')]
     """
     valid: list[ClientReport] = []
-    refused: list[Refusal] = []
+    refused: list[RefusedReport] = []
     seen: set[ClientId] = set()
     for report in iterate(reports, "reports", "ClientReport"):
         given = getattr(report, "client", None)

@@ -372,10 +372,10 @@ class Scheduler(ABC):
         if not all(0.0 < weight < math.inf for weight in cohort.weights):
             raise ValueError(f"{name} must return positive weights, got {brief(cohort.weights)}")
         if self.fixed_size and len(chosen) != min(m, len(clients)):
-            room = self.constraints.builder(clients, m, self.pending).slots_left
-            if len(chosen) != room:
+            slots = self.constraints.builder(clients, m, self.pending).slots_left
+            if len(chosen) != slots:
                 raise ValueError(
-                    f"{name} must return {room} clients, got {len(chosen)}; a scheduler of "
+                    f"{name} must return {slots} clients, got {len(chosen)}; a scheduler of "
                     "cohorts of any size sets fixed_size = False"
                 )
         if self.constraints:
@@ -392,10 +392,10 @@ class Scheduler(ABC):
                     f"{name} must take {brief(client)}, which is required; see self.take"
                 )
         for group, count in Counter(map(self.constraints.group, chosen)).items():
-            room = builder.room_in(group, count)
-            if count > room:
+            slots = builder.free_slots_in(group, count)
+            if count > slots:
                 raise ValueError(
-                    f"{name} must take at most {room} of group {brief(group)}, took {count}; "
+                    f"{name} must take at most {slots} of group {brief(group)}, took {count}; "
                     "see self.take"
                 )
 

@@ -104,7 +104,7 @@ def explain_choice(scheduler: Scheduler, available: Sequence[ClientId], cohort: 
     dpp = scheduler.dpp if isinstance(scheduler, Determinantal) else None
     if dpp is not None and "gains" in diagnostics:
         found = _explanation(dpp, constraints, diagnostics)
-        theta = dpp.scoring.theta
+        theta = dpp.scorer.theta
         return replace(choice, theta=theta, known=tuple(dpp.clients), explanation=found)
     if "scores" in diagnostics:
         name, scores = _ranking(scheduler, clients, dict(diagnostics["scores"]))
@@ -133,7 +133,7 @@ def _explanation(
             if (cap := constraints.cap(label)) is not None
         }
         limits = replace(limits, groups=labels, caps=caps)
-    found = explain(c, [*pending, *picks], dpp.quality, dpp.scoring.theta, dpp.scoring, limits)
+    found = explain(c, [*pending, *picks], dpp.quality, dpp.scorer.theta, dpp.scorer, limits)
     left_out = [replace(miss, step=miss.step - len(pending)) for miss in found.left_out]
     return Explanation(found.picks[len(pending) :], tuple(left_out))
 

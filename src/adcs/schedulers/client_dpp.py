@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from adcs._types import ClientId, Float64Array, FloatArray
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import Selection, greedy_map_features, greedy_map_trusted
-from adcs.dpp.tolerances import Scoring
+from adcs.dpp.tolerances import Scorer
 
 GRAM_LIMIT = 2000
 """Up to this many clients the similarity is kept as a matrix; beyond, it is computed as needed."""
@@ -30,7 +30,7 @@ class ClientDPP:
         C, the cosines between them; None above `GRAM_LIMIT` clients.
     quality
         q, one score for each client.
-    scoring
+    scorer
         theta, and the tolerances that the precision of the kernel asks for.
 
     Examples
@@ -38,8 +38,8 @@ class ClientDPP:
     >>> import numpy as np
     >>> rows = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
     >>> q = np.zeros(3)
-    >>> scoring = Scoring.of_features(rows, q, theta=0.5)
-    >>> dpp = ClientDPP(["a", "b", "c"], rows, rows @ rows.T, q, scoring)
+    >>> scorer = Scorer.of_features(rows, q, theta=0.5)
+    >>> dpp = ClientDPP(["a", "b", "c"], rows, rows @ rows.T, q, scorer)
     >>> [dpp.clients[i] for i in dpp.greedy(2).indices]
     ['a', 'c']
     """
@@ -48,7 +48,7 @@ class ClientDPP:
     directions: FloatArray
     similarity: Float64Array | None
     quality: Float64Array
-    scoring: Scoring
+    scorer: Scorer
 
     def greedy(self, m: int, constraints: Constraints = Constraints()) -> Selection:  # noqa: B008
         """Return the greedy MAP of m rows; constraints are on positions in `clients`."""
@@ -57,12 +57,12 @@ class ClientDPP:
                 self.directions,
                 m,
                 quality=self.quality,
-                theta=self.scoring.theta,
+                theta=self.scorer.theta,
                 constraints=constraints,
                 unit=True,
             )
         return greedy_map_trusted(
-            self.similarity, m, self.scoring, quality=self.quality, constraints=constraints
+            self.similarity, m, self.scorer, quality=self.quality, constraints=constraints
         )
 
     def diagnostics(self, selection: Selection) -> dict[str, Any]:

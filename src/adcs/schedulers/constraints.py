@@ -142,7 +142,7 @@ class CohortBuilder:
         if constraints.caps is not None:
             self._taken.update(constraints.group(client) for client in pending)
         self._chosen: set[ClientId] = set()
-        self.slots_left = min(m, self.room(clients))
+        self.slots_left = min(m, self.free_slots(clients))
         self.required = self._required(set(clients)) if constraints.required else []
         if len(self.required) > m:
             if not pending:
@@ -157,19 +157,19 @@ class CohortBuilder:
         taken: Counter[Hashable] = Counter()
         for client in self._constraints.required:
             group = self._constraints.group(client)
-            if client in present and self.room_in(group, len(present)) > taken[group]:
+            if client in present and self.free_slots_in(group, len(present)) > taken[group]:
                 taken[group] += 1
                 required.append(client)
         return required
 
-    def room(self, clients: Sequence[ClientId]) -> int:
+    def free_slots(self, clients: Sequence[ClientId]) -> int:
         """Return how many of these clients the caps admit, whatever the number of slots."""
         if self._constraints.caps is None:
             return len(clients)
         groups = Counter(self._constraints.group(client) for client in clients)
-        return sum(min(n, self.room_in(group, n)) for group, n in groups.items())
+        return sum(min(n, self.free_slots_in(group, n)) for group, n in groups.items())
 
-    def room_in(self, group: Hashable, otherwise: int) -> int:
+    def free_slots_in(self, group: Hashable, otherwise: int) -> int:
         """Return how many more of a group the caps admit, `otherwise` where it has no cap."""
         cap = self._constraints.cap(group)
         return otherwise if cap is None else max(cap - self._taken[group], 0)
@@ -177,7 +177,7 @@ class CohortBuilder:
     def admit(self, client: ClientId) -> bool:
         """Admit the client unless no slot is left or its group is full; say whether it was."""
         group = self._constraints.group(client)
-        if self.slots_left == 0 or client in self._chosen or self.room_in(group, 1) <= 0:
+        if self.slots_left == 0 or client in self._chosen or self.free_slots_in(group, 1) <= 0:
             return False
         self._chosen.add(client)
         self._taken[group] += 1

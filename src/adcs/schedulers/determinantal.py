@@ -10,7 +10,7 @@ import numpy as np
 from adcs._types import ClientId, Float64Array, FloatArray
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.kernel import check_theta, similarity, unit_rows
-from adcs.dpp.tolerances import Scoring
+from adcs.dpp.tolerances import Scorer
 from adcs.reports.quality import (
     Quality,
     Scale,
@@ -88,7 +88,7 @@ class DeterminantalScheduler(SnapshotScheduler):
         if self._uses_quality:
             reports = [self.reports[client] for client in known]
             q = qualities(reports, self.quality, gamma=self.gamma, scale=self.scale)
-        return ClientDPP(known, unit, gram, q, Scoring.of_features(unit, q, theta=self.theta))
+        return ClientDPP(known, unit, gram, q, Scorer.of_features(unit, q, theta=self.theta))
 
     def _select_known(
         self, server_round: int, known: list[ClientId], m: int, constraints: Constraints

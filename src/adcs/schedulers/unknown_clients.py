@@ -62,7 +62,7 @@ def select_with_unknown(
         share = stochastic_round(builder.slots_left * len(unknown) / len(clients), rng)
         drawn = _draw(scheduler.constraints, builder, unknown, share)
     picked = Cohort((), ())
-    count = min(builder.slots_left, builder.room(candidates))
+    count = min(builder.slots_left, builder.free_slots(candidates))
     if count > 0:
         picked = select_known(count, _row_constraints(scheduler, builder, known))
     for client in picked.clients:
@@ -91,7 +91,7 @@ def _draw(
         # The last slots of a group are kept for its required clients.
         group = constraints.group(client)
         held = sum(constraints.group(c) == group for c in reserved)
-        if builder.room_in(group, held + 1) > held and builder.admit(client):
+        if builder.free_slots_in(group, held + 1) > held and builder.admit(client):
             drawn.append(client)
     return drawn
 
@@ -111,6 +111,6 @@ def _row_constraints(
         required=[index[client] for client in builder.required if client in index],
         groups=labels,
         # Given rows count towards these caps, and the builder has counted them already.
-        caps={label: builder.room_in(label, len(known)) + held[label] for label in labels},
+        caps={label: builder.free_slots_in(label, len(known)) + held[label] for label in labels},
         given=given,
     )

@@ -15,18 +15,18 @@ class Participation:
 
     Attributes
     ----------
-    last_chosen : int array
-        The round in which each client was last chosen, or first reported.
+    last_selected : int array
+        The round in which each client was last selected, or first reported.
     unanswered : int array
-        How often each client was chosen since its last report.
+        How often each client was selected since its last report.
 
     Examples
     --------
     >>> clients = Participation()
     >>> clients.report(["a", "b"], server_round=0)
     array([0, 1])
-    >>> clients.choose(["b", "unknown"], server_round=3)
-    >>> clients.last_chosen, clients.unanswered, clients.known(("a", "unknown"))
+    >>> clients.mark_selected(["b", "unknown"], server_round=3)
+    >>> clients.last_selected, clients.unanswered, clients.known(("a", "unknown"))
     (array([0, 3]), array([0, 1]), ['a'])
     """
 
@@ -36,7 +36,7 @@ class Participation:
     def clear(self) -> None:
         """Drop all clients."""
         self._row: dict[ClientId, int] = {}
-        self.last_chosen: IndexArray = np.empty(0, dtype=np.intp)
+        self.last_selected: IndexArray = np.empty(0, dtype=np.intp)
         self.unanswered: IndexArray = np.empty(0, dtype=np.intp)
         self._cache: tuple[tuple[ClientId, ...], list[ClientId], IndexArray, int] | None = None
 
@@ -53,16 +53,16 @@ class Participation:
     def report(self, clients: Iterable[ClientId], server_round: int) -> IndexArray:
         """Record that clients have reported; return their rows, new ones included."""
         rows = np.array([self._row.setdefault(client, len(self._row)) for client in clients])
-        new = np.zeros(len(self._row) - self.last_chosen.size, dtype=np.intp)
-        self.last_chosen = np.append(self.last_chosen, new + server_round)
+        new = np.zeros(len(self._row) - self.last_selected.size, dtype=np.intp)
+        self.last_selected = np.append(self.last_selected, new + server_round)
         self.unanswered = np.append(self.unanswered, new)
         self.unanswered[rows] = 0
         return rows
 
-    def choose(self, clients: Iterable[ClientId], server_round: int) -> None:
-        """Record that clients were chosen; those that have not reported are ignored."""
+    def mark_selected(self, clients: Iterable[ClientId], server_round: int) -> None:
+        """Record that clients were selected; those that have not reported are ignored."""
         rows = [self._row[client] for client in clients if client in self._row]
-        self.last_chosen[rows] = server_round
+        self.last_selected[rows] = server_round
         self.unanswered[rows] += 1
 
     def known(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
@@ -84,7 +84,7 @@ class Participation:
         """Return everything as JSON values and arrays."""
         return {
             "clients": list(self._row),
-            "last_chosen": self.last_chosen.copy(),
+            "last_selected": self.last_selected.copy(),
             "unanswered": self.unanswered.copy(),
         }
 
@@ -92,5 +92,5 @@ class Participation:
         """Go back to a state returned by `state`."""
         self.clear()
         self._row = {client: row for row, client in enumerate(state["clients"])}
-        self.last_chosen = np.array(state["last_chosen"])
+        self.last_selected = np.array(state["last_selected"])
         self.unanswered = np.array(state["unanswered"])

@@ -12,7 +12,7 @@ import numpy as np
 from adcs._types import ClientId, Float64Array, IndexArray
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.kernel import alpha, check_theta, unit_rows
-from adcs.dpp.tolerances import Scoring
+from adcs.dpp.tolerances import Scorer
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketcher
 from adcs.reports.store import ReportStore
@@ -231,7 +231,7 @@ class LiveADCS(Scheduler):
         cohort = select_with_unknown(self, server_round, clients, m, known, select_known)
         held = {c: self._weights[c] for c in self.pending if c in self._weights}
         self._weights = held | dict(zip(cohort.clients, cohort.weights, strict=True))
-        self._participation.choose(cohort.clients, server_round)
+        self._participation.mark_selected(cohort.clients, server_round)
         self.probe_budget.updates += len(cohort.clients)
         return cohort
 
@@ -248,9 +248,9 @@ class LiveADCS(Scheduler):
         )
         directions = kernel.directions(rows)
         # The kernel's entries are rounded as the updates are.
-        scoring = Scoring.of_kernel(directions, q, theta=self.theta)
-        dpp = self.dpp = ClientDPP(known, directions, kernel.similarity(rows), q, scoring)
-        waits = server_round - self._participation.last_chosen[rows]
+        scorer = Scorer.of_kernel(directions, q, theta=self.theta)
+        dpp = self.dpp = ClientDPP(known, directions, kernel.similarity(rows), q, scorer)
+        waits = server_round - self._participation.last_selected[rows]
         overdue = self.waiting_rule.overdue(waits, m, constraints)
         selection = dpp.greedy(m, replace(constraints, required=[*constraints.required, *overdue]))
         # Pending clients represent others too, so the weights are fitted with theirs.

@@ -60,10 +60,10 @@ class WaitingRule:
         if labels is None or caps is None:
             return late[:slots]
         assert isinstance(caps, Mapping)
-        room = Counter(caps) - Counter(labels[i] for i in held)
+        free = Counter(caps) - Counter(labels[i] for i in held)
         overdue: list[int] = []
         for i in late:
-            if len(overdue) < slots and room[labels[i]] > 0:
-                room[labels[i]] -= 1
+            if len(overdue) < slots and free[labels[i]] > 0:
+                free[labels[i]] -= 1
                 overdue.append(i)
         return overdue

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from adcs._npz import Unreadable, is_unicode, read_npz
-from adcs._validation import near_by
+from adcs._validation import did_you_mean_path
 
 Features = NDArray[np.uint8] | NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -185,7 +185,7 @@ def from_npz(path: str | Path) -> Dataset:
     if path.exists() and not path.is_file():
         raise ValueError(f"{path}: it is a folder, a pipe or a device, not an .npz file")
     if not path.is_file():
-        raise ValueError(f"{path}: there is no such file{near_by(path)}")
+        raise ValueError(f"{path}: there is no such file{did_you_mean_path(path)}")
     try:
         with path.open("rb") as file:
             arrays = read_npz(file, ARRAYS)
