@@ -28,7 +28,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import scipy
@@ -235,7 +235,8 @@ class RunFolder:
             yield
 
 
-class Line(NamedTuple):
+@dataclass(frozen=True)
+class Line:
     """A record with its file and line.
 
     >>> Line(Path("run/records/seed0.jsonl"), 3, {}).broken("no server_round")

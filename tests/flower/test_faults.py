@@ -373,7 +373,7 @@ def test_a_node_without_the_mod_is_logged_once_and_its_reply_is_used(toy: Any, c
     grid.nodes[2].app = toy.plain_app
     run = toy.start(sketched(clients_per_round=6), grid, 3)
     name = f"node:{grid.nodes[2].node_id}"
-    assert caplog.text.count("no probe_mod in the ClientApp") == 1
+    assert caplog.text.count("no answer from probe_mod") == 1
     assert f"of node {grid.nodes[2].node_id}:" in caplog.text
     for record in run.records:
         assert record.without_mod == [name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +250,7 @@ def cost_panels(rows: Sequence[Row]) -> list[list[Cost]]:
 def _scaled(found: Estimate, unit: float) -> Estimate:
     half = None if found.half is None else found.half / unit
     values = tuple(value / unit for value in found.values)
-    return found._replace(mean=found.mean / unit, half=half, values=values)
+    return replace(found, mean=found.mean / unit, half=half, values=values)
 
 
 def cost_caption(seeds: int) -> str:

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -122,7 +122,8 @@ LEVEL = 0.05
 """A difference is shown if its p-value, corrected, is below this."""
 
 
-class Estimate(NamedTuple):
+@dataclass(frozen=True)
+class Estimate:
     """A mean over seeds, half the width of its 95 % interval (None for none), what it is made of.
 
     >>> found = Estimate(0.2, 0.25, n=3, bounds=SHARE)
@@ -208,7 +209,7 @@ def paired(a: Sequence[float] | Float64Array, b: Sequence[float] | Float64Array)
     difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
     found = estimate(difference, (-1.0, 1.0))
     # Sums in another order differ in their last bits: equal runs are to have a difference of 0.
-    return found._replace(mean=round(found.mean, 12))
+    return replace(found, mean=round(found.mean, 12))
 
 
 def holm(p: Sequence[float]) -> list[float]:

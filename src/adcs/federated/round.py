@@ -33,6 +33,7 @@ from adcs.federated.warn_once import WarnOnce
 from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketcher
+from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler
 
 ClientsPerRound = int | float | Callable[[int], int | float]
@@ -455,7 +456,7 @@ class RoundDriver(Generic[Reply]):
 
     def _count_work(self, purpose: Purpose, replies: Iterable[Reply]) -> None:
         """Add the work behind the answers to a probe, or behind late answers, to the costs."""
-        costs = self._current().record.costs
+        costs: Ledger = self._current().record.costs
         contents = sum(reply.error is None for reply in replies)
         if purpose.model is None:
             costs.loss_evaluations += contents

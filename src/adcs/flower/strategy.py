@@ -400,9 +400,9 @@ class Scheduled(Strategy):
         self._without_mod.update(new)
         if new:
             log.warning(
-                "no probe_mod in the ClientApp of node %s: add ClientApp(mods=[probe_mod]). Until "
-                "then it goes by its node id, and a probe costs it a whole training reply "
-                "(partition_ids=False stops the question for its partition id)",
+                "no answer from probe_mod of node %s: put it first in ClientApp(mods=[probe_mod]). "
+                "Until then the node goes by its node id, and a probe costs it a whole training "
+                "reply (partition_ids=False stops the question for its partition id)",
                 ", ".join(str(node) for node in new),
             )
 
