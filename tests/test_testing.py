@@ -186,6 +186,11 @@ class SkipsArgumentChecks(Valid):
         return self._select(server_round, tuple(available), m)
 
 
+class KeepsExpiredReports(Valid):
+    def _expire(self, clients):
+        pass
+
+
 FAULTS = [
     (NegativeWeights, "cohort_has_m_distinct_clients"),
     (ReturnsTooMany, "cohort_has_all_clients_if_fewer_than_m"),
@@ -198,6 +203,7 @@ FAULTS = [
     (KeepsUnsavedState, "resume_equals_uninterrupted"),
     (KeepsFirstClients, "clients_come_and_go"),
     (AssumesReports, "cohort_without_answers"),
+    (KeepsExpiredReports, "expired_clients_can_be_chosen"),
     (SkipsReportChecks, "bad_reports_are_refused"),
     (ExpectsLists, "table_equals_list_of_reports"),
     (KeepsArrays, "reports_are_copied"),

@@ -237,6 +237,26 @@ def cohort_without_answers(make: MakeScheduler) -> None:
         _check_cohort(scheduler, scheduler.select(server_round, range(9), 4), range(9), 4)
 
 
+def expired_clients_can_be_chosen(make: MakeScheduler) -> None:
+    """Clients whose reports have expired have none, can be chosen, and can report again."""
+    fake = FakeClients(range(9))
+    scheduler, resumed = make(), make()
+    fake.enrol(scheduler)
+    fake.run_round(scheduler, 0, 4)
+    failing: list[ClientId] = [2, 5, "never seen"]
+    scheduler.expire(failing)
+    for client in failing:
+        report = scheduler.reports.get(client)
+        signals = [] if report is None else [getattr(report, name) for name in LEARNING_SIGNALS]
+        assert all(signal is None for signal in signals), "no loss or update is left"
+    resumed.restore(unpack(pack(scheduler.state())))
+    for server_round in range(1, 4):
+        cohort = fake.run_round(scheduler, server_round, 8)
+        _check_cohort(scheduler, cohort, fake.clients, 8)
+        same = fake.run_round(resumed, server_round, 8)
+        assert same.clients == cohort.clients, "a resumed run equals an uninterrupted one"
+
+
 def bad_reports_are_refused(make: MakeScheduler) -> None:
     """Each bad report is refused on its own, and the reason is in the diagnostics."""
     fake = FakeClients(range(24))
@@ -385,6 +405,7 @@ CHECKS: tuple[Callable[[MakeScheduler], None], ...] = (
     resume_equals_uninterrupted,
     clients_come_and_go,
     cohort_without_answers,
+    expired_clients_can_be_chosen,
     bad_reports_are_refused,
     table_equals_list_of_reports,
     reports_are_copied,

@@ -75,11 +75,16 @@ def test_a_bad_training_reply_is_refused_individually(
         return changed(reply, **change) if is_training else reply
 
     grid.nodes[2].tamper = tamper
-    run = toy.start(make(), grid, 2)
+    run = toy.start(make(), grid, 3)
     assert np.isfinite(run.w).all()
+    # After a failure it is not asked for a round, unless fewer than m others are there.
+    assert [r.backing_off for r in run.records] == [[], [] if make is everyone else [2], []]
     for record in run.records:
         assert 2 not in record.trained
         assert len(record.trained) == (5 if make is everyone else 3)
+        if record.backing_off:
+            assert record.refused == []
+            continue
         [refused] = record.refused
         assert refused["client"] == 2
         assert re.search(reason, refused["reason"]), refused["reason"]
@@ -173,10 +178,14 @@ def test_a_bad_answer_to_a_probe_is_refused_individually(
         return changed(reply, answer={**honest, **change})
 
     grid.nodes[2].tamper = tamper
-    run = toy.start(sketched(), grid, 2)
+    run = toy.start(sketched(), grid, 3)
+    assert [record.backing_off for record in run.records] == [[], [2], []]
     for record in run.records:
         assert record.answered == [0, 1, 3, 4, 5]
         assert 2 not in record.cohort.clients
+        if record.backing_off:
+            assert record.refused == []
+            continue
         [refused] = record.refused
         assert re.search(reason, refused["reason"]), refused["reason"]
         assert (refused["client"], refused["stage"]) == (2, "probe")
@@ -208,8 +217,9 @@ def test_a_client_app_that_raises_is_recorded_as_failed(toy: Any, make: Any) -> 
         assert 4 not in record.trained
         assert len(record.trained) == (5 if make is everyone else 3)
         failed = [one for one in record.failed if one["stage"] != "evaluation"]
-        assert [one["client"] for one in failed] == [4]
-        assert "out of memory" in failed[0]["reason"]
+        assert [one["client"] for one in failed] + record.backing_off == [4]
+        assert all("out of memory" in one["reason"] for one in failed)
+    assert [len(r.backing_off) for r in run.records] == [0, 0 if make is everyone else 1, 0]
 
 
 def test_errors_of_the_superlink_are_matched_to_the_node(toy: Any) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from adcs import metrics
 from adcs._types import ClientId
+from adcs.backoff import Backoff
 from adcs.run_folder import Ledger, RunFolder, plain
 from adcs.schedulers.base import Cohort, Scheduler
 from adcs.schedulers.choice import RECORDED_LIMIT, as_record, explain_choice
@@ -46,6 +47,8 @@ class RoundRecord:
         Answers to earlier rounds that have arrived: client, stage, round.
     pending
         Clients that were not asked, because an answer of theirs is pending.
+    backing_off
+        Clients that were not asked, because they failed in earlier rounds.
     without_mod
         Clients whose app cannot answer probes.
     id_conflicts
@@ -75,6 +78,7 @@ class RoundRecord:
     timed_out: dict[str, list[ClientId]] = field(default_factory=dict)
     late: list[dict[str, Any]] = field(default_factory=list)
     pending: list[ClientId] = field(default_factory=list)
+    backing_off: list[ClientId] = field(default_factory=list)
     without_mod: list[ClientId] = field(default_factory=list)
     id_conflicts: dict[ClientId, str] = field(default_factory=dict)
     evaluation: dict[str, dict[ClientId, float]] = field(default_factory=dict)
@@ -120,6 +124,7 @@ class RoundRecord:
             "trained": len(self.trained),
             "refused": len(self.refused),
             "failed": len(self.failed),
+            "backing_off": len(self.backing_off),
             "bytes_up": self.costs.bytes_up,
             "bytes_down": self.costs.bytes_down,
             "seconds": self.costs.seconds,
@@ -201,6 +206,8 @@ class Recorder:
         The number of examples that each client has reported.
     update_keys
         The arrays that make up the update; None before the first round.
+    backoff
+        The clients that have failed, and how long each is left alone.
 
     Examples
     --------
@@ -222,6 +229,7 @@ class Recorder:
         self.counts: Counter[ClientId] = Counter()
         self.examples: dict[ClientId, float] = {}
         self.update_keys: tuple[str, ...] | None = None
+        self.backoff = Backoff()
         self._scheduler = scheduler
         self._task = engine
         self._folder: RunFolder | None = None
@@ -254,6 +262,7 @@ class Recorder:
         self.examples = dict(state["examples"])
         keys = state["update_keys"]
         self.update_keys = None if keys is None else tuple(keys)
+        self.backoff.restore(state["backoff"])
         self._offset = int(state["offset"])
 
     def explain(
@@ -292,6 +301,7 @@ class Recorder:
             self.counts[since] += self.counts.pop(before, 0)
             if before in self.examples:
                 self.examples[since] = self.examples.pop(before)
+            self.backoff.rename(before, since)
         for client in clients:
             self.counts.setdefault(client, 0)
         self.counts.update(record.trained)
@@ -316,6 +326,7 @@ class Recorder:
                 "counts": [[client, count] for client, count in self.counts.items()],
                 "examples": [[client, number] for client, number in self.examples.items()],
                 "update_keys": None if self.update_keys is None else list(self.update_keys),
+                "backoff": self.backoff.state(),
                 "offset": self._offset,
             },
         )
@@ -341,6 +352,7 @@ class Recorder:
             "timed_out": record.timed_out,
             "late": record.late,
             "pending": record.pending,
+            "backing_off": record.backing_off,
             "without_mod": record.without_mod,
             "id_conflicts": record.id_conflicts,
         }

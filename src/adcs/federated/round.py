@@ -25,6 +25,7 @@ from typing import Any, Generic
 from numpy.typing import NDArray
 
 from adcs._types import ClientId
+from adcs.backoff import Stage, without_unanswered
 from adcs.federated.messages import Exchange, Purpose, Reply, SentModel
 from adcs.federated.probes import Probe
 from adcs.federated.recorder import Recorder, RoundRecord, metrics_by_client
@@ -232,7 +233,7 @@ class RoundDriver(Generic[Reply]):
     def request(
         self, available: Sequence[ClientId], pending: Sequence[ClientId], m: int
     ) -> Request:
-        """Return the scheduler's request.
+        """Return the scheduler's request; clients that back off are not offered to it.
 
         Parameters
         ----------
@@ -243,7 +244,10 @@ class RoundDriver(Generic[Reply]):
         """
         current = self._current()
         current.record.pending = list(pending)
-        current.request = self.scheduler.request(current.server_round, available, m)
+        offered = self._offered(available, m)
+        may_ask = set(offered)
+        current.record.backing_off = [client for client in available if client not in may_ask]
+        current.request = self.scheduler.request(current.server_round, offered, m)
         return current.request
 
     def observe_probe(self, probe: Probe, exchange: Exchange[Reply]) -> None:
@@ -281,7 +285,8 @@ class RoundDriver(Generic[Reply]):
     def select(self, available: Sequence[ClientId], pending: Sequence[ClientId], m: int) -> Cohort:
         """Return the cohort of the round.
 
-        Clients that did not answer the probe are left out, unless no others are available.
+        Clients that back off or did not answer the probe are left out, unless there are too few
+        others.
 
         Parameters
         ----------
@@ -292,8 +297,8 @@ class RoundDriver(Generic[Reply]):
         """
         current = self._current()
         record = current.record
-        unanswered = set(record.probed).difference(record.answered)
-        candidates = tuple(c for c in available if c not in unanswered) or tuple(available)
+        offered = self._offered(available, m)
+        candidates = without_unanswered(offered, record.probed, record.answered)
         started = time.perf_counter()
         record.cohort = self.scheduler.select(current.server_round, candidates, m, pending)
         record.schedule_seconds += time.perf_counter() - started
@@ -349,6 +354,11 @@ class RoundDriver(Generic[Reply]):
         contents = sum(reply.error is None for reply in exchange.replies.values())
         record.costs.updates += contents
         record.costs.extra_updates += contents
+        self._record_failures("probe", record.probed, record.answered)
+        # Whole updates that came with the probe are training replies, selected or not.
+        trained = {**current.early_replies, **usable.trained}
+        asked = dict.fromkeys([*current.early_replies, *record.cohort.clients])
+        self._record_failures("training", list(asked), list(trained))
         return usable.trained
 
     def finish_training(self, trained: Iterable[ClientId]) -> RoundRecord:
@@ -415,6 +425,19 @@ class RoundDriver(Generic[Reply]):
         if self.round is None:
             raise RuntimeError("no round has begun: call begin() first")
         return self.round
+
+    def _offered(self, available: Sequence[ClientId], m: int) -> tuple[ClientId, ...]:
+        """Return the clients that the scheduler may ask."""
+        return self.recorder.backoff.offered(self._current().server_round, tuple(available), m)
+
+    def _record_failures(
+        self, stage: Stage, asked: Sequence[ClientId], usable: Sequence[ClientId]
+    ) -> None:
+        """Record who gave no usable reply in time; evidence of those that fail again expires."""
+        server_round = self._current().server_round
+        expired = self.recorder.backoff.record(server_round, stage, asked, usable)
+        if expired:
+            self.scheduler.expire(expired)
 
     def _apply_weights(
         self, current: Round[Reply], model: SentModel, replies: Mapping[ClientId, Reply]

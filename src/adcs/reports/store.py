@@ -176,13 +176,24 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         return replace(report, update=None, sketch=Sketch(sketch.values, sketch.norm, size))
 
     def _drop_learning_signals(self) -> None:
-        nothing = dict.fromkeys(LEARNING_SIGNALS)
-        self._reports = {
-            client: replace(report, **nothing)  # type: ignore[arg-type]
-            for client, report in self._merged().items()
-        }
-        self.version += 1
+        self.expire(tuple(self))
         self.generation += 1
+
+    def expire(self, clients: Iterable[ClientId]) -> None:
+        """Drop the learning signals of clients; facts about them are kept.
+
+        >>> store = ReportStore()
+        >>> refused = store.record([ClientReport(1, 0, loss=2.0, examples=10)])
+        >>> store.expire([1])
+        >>> store[1].loss, store[1].examples
+        (None, 10)
+        """
+        nothing = dict.fromkeys(LEARNING_SIGNALS)
+        reports = self._merged()
+        for client in clients:
+            if client in reports:
+                reports[client] = replace(reports[client], **nothing)  # type: ignore[arg-type]
+        self.version += 1
 
     def add(self, usable: Sequence[ClientReport], server_round: int | None = None) -> None:
         """Keep reports that `check` has found usable.

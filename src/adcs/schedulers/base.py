@@ -271,6 +271,21 @@ class Scheduler(ABC):
             diagnostics["pending"] = list(pending)
         return Cohort(cohort.clients, cohort.weights, cohort.normalise, diagnostics)
 
+    def expire(self, clients: Iterable[ClientId]) -> None:
+        """Drop losses and updates of clients as out of date; facts about them are kept.
+
+        Engines call it for clients that failed in two rounds in a row or more. Until such a client
+        reports again, it is treated as one without a report.
+
+        >>> from adcs import ADCS
+        >>> scheduler = ADCS()
+        >>> scheduler.observe(0, [ClientReport("a", 0, loss=9.0, examples=5)], "probe")
+        >>> scheduler.expire(["a"])
+        >>> scheduler.reports["a"].loss, scheduler.reports["a"].examples
+        (None, 5)
+        """
+        self._expire(_sorted_ids(clients, "clients"))
+
     def state(self) -> dict[str, Any]:
         """Return everything learned, as JSON values and NumPy arrays nested in dicts."""
         return {
@@ -310,6 +325,10 @@ class Scheduler(ABC):
     def _observe(self, server_round: int, reports: Sequence[ClientReport], source: Source) -> None:
         """Learn from usable reports; by default they are kept in `reports`."""
         self.reports.add(reports, server_round)
+
+    def _expire(self, clients: tuple[ClientId, ...]) -> None:
+        """Treat clients as if they had not reported a loss or an update."""
+        self.reports.expire(clients)
 
     @abstractmethod
     def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:

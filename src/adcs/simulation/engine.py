@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from adcs import metrics
-from adcs._types import Float64Array, FloatArray, IndexArray
+from adcs._types import ClientId, Float64Array, FloatArray, IndexArray
+from adcs.backoff import Backoff, Stage, without_unanswered
 from adcs.observers import (
     EvaluationEvent,
     Observer,
@@ -66,6 +67,8 @@ class Run:
         Its clients as an array.
     cohort_weights
         For each of them, the client's weight p times its weight in the cohort.
+    backoff
+        The clients that have failed, and how long each is left alone.
 
     Examples
     --------
@@ -82,6 +85,7 @@ class Run:
     cohort: Cohort = field(default_factory=lambda: Cohort((), ()))
     selected: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     cohort_weights: Float64Array = field(default_factory=lambda: np.empty(0))
+    backoff: Backoff = field(default_factory=Backoff)
 
     def call(self, server_round: int | None, method: Callable[..., T], *args: Any) -> T:
         """Call a method of the scheduler; an error of a user's scheduler names it and the round."""
@@ -213,26 +217,32 @@ class Simulation:
         probes = []
         needed = []
         for i, run in enumerate(self.runs):
-            request = run.call(server_round, run.scheduler.request, server_round, available, m)
+            offered = run.backoff.offered(server_round, available, m)
+            request = run.call(server_round, run.scheduler.request, server_round, offered, m)
             if request.clients:
                 probed = np.array(request.clients, dtype=np.intp)
                 answered = self._in_time(probed, partial(costs[i].probe_seconds, request))
-                probes.append((i, request, probed, answered))
+                probes.append((i, request, offered, probed, answered))
                 needed.append(answered)
             else:
                 # Schedulers without a probe select first, so that one pass serves all runs.
-                self._select(run, available, request)
+                self._select(run, offered, request)
                 needed.append(run.selected)
         measured = measured and self._measurable
         if measured:
             needed.append(np.arange(len(self.federation.clients)))
         if needed:
             local.prepare(np.concatenate(needed))
-        for i, request, probed, answered in probes:
+        for i, request, offered, probed, answered in probes:
             costs[i].probe(request, probed, answered)
             answers = self._answers(local, i, request, answered)
             self._observe(self.runs[i], answers, "probe")
-            self._select(self.runs[i], available, request)
+            whole = "update" in request.signals and request.sketch is None
+            stage: Stage = "training" if whole else "probe"
+            self._record_failures(self.runs[i], stage, probed, answered)
+            if answered.size < probed.size:
+                offered = without_unanswered(offered, probed.tolist(), answered.tolist())
+            self._select(self.runs[i], offered, request)
         return local, costs, self._measures(local) if measured else []
 
     def _in_time(
@@ -246,11 +256,22 @@ class Simulation:
             clients = clients[seconds(clients) <= settings.deadline]
         return clients
 
+    def _record_failures(
+        self, run: Run, stage: Stage, asked: IndexArray, usable: IndexArray
+    ) -> None:
+        """Record who gave no usable reply in time; evidence of those that fail again expires."""
+        if asked.size == usable.size and not run.backoff:
+            return
+        server_round = self.server_round
+        expired = run.backoff.record(server_round, stage, asked.tolist(), usable.tolist())
+        if expired:
+            run.call(server_round, run.scheduler.expire, expired)
+
     def _observe(self, run: Run, reports: ReportTable, source: Source) -> None:
         server_round = self.server_round
         run.call(server_round, run.scheduler.observe, server_round, reports, source)
 
-    def _select(self, run: Run, available: tuple[int, ...], request: Request) -> None:
+    def _select(self, run: Run, available: tuple[ClientId, ...], request: Request) -> None:
         """Let a scheduler select, and announce its cohort."""
         server_round, m, last = self.server_round, self.training.m, run.cohort
         run.cohort = run.call(server_round, run.scheduler.select, server_round, available, m)
@@ -317,6 +338,7 @@ class Simulation:
                     run.cohort.clients, frozenset({"loss", "update"}), run.scheduler.sketch
                 )
                 self._observe(run, self._answers(local, i, request, arrived[i][0]), "training")
+            self._record_failures(run, "training", run.selected, arrived[i][0])
         if update is not None:
             lr, server_lr = self.training.lr, self.training.server_lr
             rate = lr if server_lr is None else server_lr
@@ -401,6 +423,9 @@ class Simulation:
                 "jain": metrics.jain(run.counts),
                 **run.ledger.as_dict(),
             }
+            if run.backoff.total:
+                record["failures"] = run.backoff.total
+                record["backing_off"] = len(run.backoff.waiting(self.server_round))
             if groups is not None:
                 ratios = metrics.group_ratios(run.counts, groups)
                 record["group_ratios"] = ratios
@@ -423,6 +448,7 @@ class Simulation:
                     "scheduler": run.call(None, run.scheduler.state),
                     "ledger": run.ledger.as_dict(),
                     "counts": run.counts,
+                    "backoff": run.backoff.state(),
                 }
                 for run in self.runs
             ],
@@ -447,6 +473,7 @@ class Simulation:
             run.call(None, run.scheduler.restore, saved["scheduler"])
             run.ledger = Ledger(**saved["ledger"])
             run.counts = counts
+            run.backoff.restore(saved["backoff"])
 
 
 def _sketches(sketcher: Sketcher, rows: FloatArray) -> list[Sketch | None]:

@@ -28,6 +28,9 @@ class Participation:
     >>> clients.mark_selected(["b", "unknown"], server_round=3)
     >>> clients.last_selected, clients.unanswered, clients.known(("a", "unknown"))
     (array([0, 3]), array([0, 1]), ['a'])
+    >>> clients.expire(["b"])
+    >>> clients.known(("a", "b"))
+    ['a']
     """
 
     def __init__(self) -> None:
@@ -36,6 +39,7 @@ class Participation:
     def clear(self) -> None:
         """Drop all clients."""
         self._row: dict[ClientId, int] = {}
+        self._expired: set[ClientId] = set()  # have a row, and count as if they had not reported
         self.last_selected: IndexArray = np.empty(0, dtype=np.intp)
         self.unanswered: IndexArray = np.empty(0, dtype=np.intp)
         self._cache: tuple[tuple[ClientId, ...], list[ClientId], IndexArray, int] | None = None
@@ -52,12 +56,21 @@ class Participation:
 
     def report(self, clients: Iterable[ClientId], server_round: int) -> IndexArray:
         """Record that clients have reported; return their rows, new ones included."""
+        clients = list(clients)
         rows = np.array([self._row.setdefault(client, len(self._row)) for client in clients])
+        if self._expired.intersection(clients):
+            self._expired.difference_update(clients)
+            self._cache = None
         new = np.zeros(len(self._row) - self.last_selected.size, dtype=np.intp)
         self.last_selected = np.append(self.last_selected, new + server_round)
         self.unanswered = np.append(self.unanswered, new)
         self.unanswered[rows] = 0
         return rows
+
+    def expire(self, clients: Iterable[ClientId]) -> None:
+        """Record that the reports of clients are out of date, until they report again."""
+        self._expired.update(client for client in clients if client in self._row)
+        self._cache = None
 
     def mark_selected(self, clients: Iterable[ClientId], server_round: int) -> None:
         """Record that clients were selected; those that have not reported are ignored."""
@@ -66,10 +79,10 @@ class Participation:
         self.unanswered[rows] += 1
 
     def known(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
-        """Return those of the clients that have reported, in their order."""
+        """Return those of the clients with a report that is not out of date, in their order."""
         cache = self._cache
         if cache is None or cache[0] is not clients or cache[3] != len(self._row):
-            known = [client for client in clients if client in self._row]
+            known = [c for c in clients if c in self._row and c not in self._expired]
             rows = np.array([self._row[client] for client in known], dtype=np.intp)
             cache = self._cache = (clients, known, rows, len(self._row))
         return cache[1]
@@ -86,6 +99,7 @@ class Participation:
             "clients": list(self._row),
             "last_selected": self.last_selected.copy(),
             "unanswered": self.unanswered.copy(),
+            "expired": [client for client in self._row if client in self._expired],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -94,3 +108,4 @@ class Participation:
         self._row = {client: row for row, client in enumerate(state["clients"])}
         self.last_selected = np.array(state["last_selected"])
         self.unanswered = np.array(state["unanswered"])
+        self._expired = set(state["expired"])

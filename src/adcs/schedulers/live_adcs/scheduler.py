@@ -179,6 +179,11 @@ class LiveADCS(Scheduler):
         if source == "training" and on_time:
             self._predict(on_time)
 
+    def _expire(self, clients: tuple[ClientId, ...]) -> None:
+        """Leave clients out of the DPP until they report again."""
+        super()._expire(clients)
+        self._participation.expire(clients)
+
     def _start_over(self) -> None:
         """Drop everything that was learned from updates and losses."""
         self._generation = self.reports.generation
