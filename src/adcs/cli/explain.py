@@ -15,7 +15,7 @@ from adcs.cli.options import open_run
 from adcs.experiments import explain as explanation
 from adcs.experiments.config import Experiment
 from adcs.experiments.records import checked_records
-from adcs.experiments.runner import experiment_of
+from adcs.experiments.runner import check_trace, experiment_of
 from adcs.experiments.specs import make_scheduler
 from adcs.run_folder import RunFolder
 from adcs.schedulers.base import Cohort
@@ -59,6 +59,7 @@ def explain(
     if server_round >= rounds:
         raise ValueError(f"round must be below {rounds}, the run's rounds; got {server_round}")
     number = None if client is None else _number(client, experiment.partition.clients)
+    check_trace(experiment, folder.config.get("trace_fingerprint"))
     held = folder.config.get("data_fingerprint")
     with progress("replay", "rounds") as report:
         choice, evaluated, counts = explanation.replay(

@@ -218,6 +218,10 @@ def merged(config: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
     data = values.get("data")
     if isinstance(data, dict) and isinstance(data.get("name"), str):
         data["name"] = _beside(config, data["name"])
+    network = values.get("network")
+    if isinstance(network, dict) and isinstance(network.get("trace"), str):
+        path = config.parent / network["trace"]
+        network["trace"] = str(path.resolve()) if path.exists() else network["trace"]
     return with_options(values, given)
 
 

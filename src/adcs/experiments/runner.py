@@ -23,6 +23,7 @@ from adcs.experiments.validation import check_value
 from adcs.observers import EvaluationEvent, Observer, RoundEvent
 from adcs.run_folder import RunFolder, Writer, fingerprint
 from adcs.simulation.datasets import Dataset
+from adcs.simulation.network import Network
 
 CHECKPOINT_SECONDS = 5.0
 """Time between checkpoints of a task."""
@@ -40,6 +41,7 @@ CONFIG = {
     "classes": list[int] | list[str],
     "notes": list[str],
     "data_fingerprint": str | None,
+    "trace_fingerprint": str | None,
 }
 """What a run's config holds beside the experiment, by type."""
 
@@ -115,21 +117,54 @@ def same_data(experiment: Experiment, held: str | None) -> Dataset:
     return dataset
 
 
+def trace_fingerprint(experiment: Experiment) -> str | None:
+    """Return the fingerprint of the network's trace; None without one.
+
+    >>> trace_fingerprint(Experiment()) is None
+    True
+    """
+    network = experiment.network
+    if network is None or network.trace is None:
+        return None
+    # The network also refuses a trace that does not go with the other settings.
+    return Network(network, experiment.partition.clients, seed=0).trace.fingerprint()
+
+
+def check_trace(experiment: Experiment, held: str | None) -> None:
+    """Raise ValueError if a run began with another trace than the file holds now.
+
+    Parameters
+    ----------
+    experiment
+        The experiment of the run.
+    held
+        The fingerprint in the run's config; None does not compare.
+    """
+    if held is not None and trace_fingerprint(experiment) != held:
+        assert experiment.network is not None
+        raise ValueError(
+            f"the trace {experiment.network.trace} is no longer what this run began with, by the "
+            "fingerprint in its config.json; bring that back, or start a new run"
+        )
+
+
 def create_run(
     path: Path, experiment: Experiment, dataset: Dataset | None = None, **more: Any
 ) -> RunFolder:
     """Create the run folder of an experiment.
 
     The data is divided before anything is written. The config holds the experiment, the groups of
-    the clients, the fingerprint of the data, `classes` (the user's labels, where they are not
-    0, 1, ...), and `more`.
+    the clients, the fingerprints of the data and of a trace, `classes` (the user's labels, where
+    they are not 0, 1, ...), and `more`.
     """
     dataset = dataset or experiment.dataset()
+    trace = trace_fingerprint(experiment)
     config = {
         "engine": ENGINE,
         **experiment.as_dict(),
         "groups": experiment.divide(dataset, experiment.run.first_seed).groups,
         "data_fingerprint": data_fingerprint(dataset),
+        **({"trace_fingerprint": trace} if trace else {}),
         **({"classes": dataset.labels} if dataset.labels else {}),
         **more,
     }
@@ -276,6 +311,7 @@ def run_task(
         return
     # A task may start hours after the run, so each checks the data.
     dataset = same_data(experiment, folder.config.get("data_fingerprint"))
+    check_trace(experiment, folder.config.get("trace_fingerprint"))
     simulation = experiment.simulation(task.seed, task.labels, dataset)
     offset = 0
     if checkpoint is not None:
@@ -330,6 +366,7 @@ def _run_tasks(
 ) -> None:
     # Without the data, or with other data, the run fails here and not in every task.
     same_data(experiment, folder.config.get("data_fingerprint"))
+    check_trace(experiment, folder.config.get("trace_fingerprint"))
     todo = tasks(experiment)
     weights = [len(task.labels) for task in todo]
     total = sum(weights) * experiment.training.rounds

@@ -18,6 +18,7 @@ from adcs.simulation.models import MLP, Model
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import Partition, make_partition
 from adcs.simulation.scheduler_errors import SchedulerFailed
+from adcs.simulation.trace import Trace, read_trace
 from adcs.simulation.training import Training
 
 __all__ = [
@@ -34,9 +35,11 @@ __all__ = [
     "Run",
     "SchedulerFailed",
     "Simulation",
+    "Trace",
     "Training",
     "from_arrays",
     "from_npz",
     "load",
     "make_partition",
+    "read_trace",
 ]

@@ -1,13 +1,15 @@
 """A virtual network: speeds, availability and failures of clients.
 
 The network has no state. Speeds are functions of (seed, client), availability and failures of
-(seed, round, client), so that a resumed run has the same network.
+(seed, round, client), so that a resumed run has the same network. Speeds and availability can come
+from a trace instead.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -15,10 +17,9 @@ from scipy.special import ndtri
 
 from adcs._hashing import uniforms
 from adcs._types import Float64Array, IndexArray
+from adcs._validation import brief
 from adcs.simulation.settings import FORBID_UNKNOWN, check_settings, setting
-
-LONGEST = 10**9
-"""The largest number of rounds of a spell."""
+from adcs.simulation.trace import LONGEST, Trace, read_trace
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ class NetworkSettings:
     deadline
         Seconds that the server waits; None waits for the slowest client. It applies to each wait
         of a round: first for the answers to a probe, if there is one, then for training.
+    trace
+        A CSV file of clients' speeds and rounds online, see `read_trace`; kept as an absolute path.
+        Its columns replace the settings of these names, and `availability`.
     """
 
     compute_seconds: float = setting(1.0, "Median seconds of a client update.", gt=0)
@@ -55,11 +59,20 @@ class NetworkSettings:
     spell: int = setting(50, "Rounds that a client is online or away.", ge=1, le=LONGEST)
     dropout: float = setting(0.0, "Probability that a client does not answer.", ge=0, lt=1)
     deadline: float | None = setting(None, "Seconds that the server waits.", gt=0)
+    trace: str | None = setting(
+        None, "CSV file of clients' speeds and rounds online.", metavar="FILE.csv"
+    )
 
     __pydantic_config__: ClassVar = FORBID_UNKNOWN
 
     def __post_init__(self) -> None:
         check_settings(self, "network")
+        if self.trace is None:
+            return
+        if not isinstance(self.trace, str) or not self.trace:
+            raise ValueError(f"network.trace must be a file, got {brief(self.trace)}")
+        # A resume from another directory must find the file again.
+        object.__setattr__(self, "trace", str(Path(self.trace).resolve()))
 
 
 class Network:
@@ -78,23 +91,32 @@ class Network:
         self._seed = seed
         self._everyone = tuple(range(clients))
         self._available: tuple[object, tuple[int, ...]] = (None, ())
+        self.trace = Trace(1, {}) if settings.trace is None else read_trace(settings.trace)
+        if self.trace.intervals is not None and settings.availability < 1.0:
+            raise ValueError(
+                "network.availability must be 1 where the trace has the column online, "
+                f"got {settings.availability:g}"
+            )
         # Seconds of each client by task: down, work, up.
         self._seconds: dict[tuple[float, float, float], Float64Array] = {}
 
     @cached_property
     def compute_seconds(self) -> Float64Array:
         """Seconds of one update of each client."""
-        return self.settings.compute_seconds * self._spread(1)
+        traced = self.trace.speed("compute_seconds", self._n)
+        return self.settings.compute_seconds * self._spread(1) if traced is None else traced
 
     @cached_property
     def up(self) -> Float64Array:
         """Bytes per second from each client."""
-        return self.settings.up_bytes_per_second / self._spread(2)
+        traced = self.trace.speed("up_bytes_per_second", self._n)
+        return self.settings.up_bytes_per_second / self._spread(2) if traced is None else traced
 
     @cached_property
     def down(self) -> Float64Array:
         """Bytes per second to each client."""
-        return self.settings.down_bytes_per_second / self._spread(3)
+        traced = self.trace.speed("down_bytes_per_second", self._n)
+        return self.settings.down_bytes_per_second / self._spread(3) if traced is None else traced
 
     def _spread(self, what: int) -> Float64Array:
         normal = ndtri(np.clip(uniforms(self._seed, 11, what, np.arange(self._n)), 1e-12, None))
@@ -103,12 +125,15 @@ class Network:
 
     def available(self, server_round: int) -> tuple[int, ...]:
         """Return the clients that are available in a round."""
-        if self.settings.availability >= 1.0:
+        if self.trace.intervals is not None:
+            online = self.trace.online(server_round, self._n)
+        elif self.settings.availability >= 1.0:
             return self._everyone
-        clients = np.arange(self._n)
-        phase = (uniforms(self._seed, 12, clients) * self.settings.spell).astype(np.intp)
-        spell = (server_round + phase) // self.settings.spell
-        online = uniforms(self._seed, 13, clients, spell) < self.settings.availability
+        else:
+            clients = np.arange(self._n)
+            phase = (uniforms(self._seed, 12, clients) * self.settings.spell).astype(np.intp)
+            spell = (server_round + phase) // self.settings.spell
+            online = uniforms(self._seed, 13, clients, spell) < self.settings.availability
         key = online.tobytes()
         if self._available[0] != key:
             self._available = (key, tuple(np.flatnonzero(online).tolist()))
