@@ -276,6 +276,7 @@ def npz(path: Path, **arrays: object) -> Path:
         ),
         (["--partition", "dirichlet"], "needs alpha, for example --partition-settings alpha=0.5"),
         (["--partition-settings", "copies=x"], "copies must be true or false, got 'x'"),
+        (["--network", "trace=none.csv"], "none.csv cannot be read: No such file or directory"),
         (["--network", "dropout=x"], "network.dropout must be a number >= 0 and < 1, got 'x'"),
         (["--lr", "inf"], "training.lr must be a number > 0, got inf"),
         (["--scheduler", "patient.py"], "file.py:Class"),

@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+import pytest
+
 import adcs
+from adcs.testing import FakeClients
 
 
 def test_weights_are_equal_if_no_client_is_known():
     cohort = adcs.ADCS().select(0, range(5), 2)
     assert cohort.weights == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("make", [adcs.ADCS, adcs.StaticDPP, adcs.DivFL, adcs.LiveADCS])
+def test_a_client_with_expired_reports_gets_a_fair_share(make):
+    """Client 0 has by far the largest loss and an update of its own direction."""
+    clients = range(20)
+    fake = FakeClients(clients)
+    reports = [fake.report(0, client) for client in clients]
+    update = [1e3, *[0.0] * (fake.width - 1)]
+    reports[0] = adcs.ClientReport(0, 0, loss=50.0, update=update, norm=1e3, examples=10)
+    chosen = {}
+    for expired in (False, True):
+        scheduler = make()
+        scheduler.observe(0, reports, "probe")
+        if expired:
+            scheduler.expire([0])
+        cohorts = [scheduler.select(server_round, clients, 4) for server_round in range(1, 101)]
+        chosen[expired] = sum(0 in cohort.clients for cohort in cohorts)
+    if make is not adcs.LiveADCS:  # which lowers the quality of clients that do not reply
+        assert chosen[False] == 100
+    # 20 on average, by a seeded draw.
+    assert 8 <= chosen[True] <= 35
