@@ -17,7 +17,8 @@ one step, an evaluation on the whole test set every 100 rounds, six schedulers.
 PyTorch runs in one process with the same number of threads; the loop over clients, which gains
 little from a second thread, is also shown as a process a seed with one thread each. The loops
 alternate, and medians are compared. `--only scaling` measures the cost of a round from 30 to 30,000
-clients, `--only memory` the peak memory of the comparison.
+clients, `--only large` that of Uniform and of ADCS with sketches at 100,000 clients, and
+`--only memory` the peak memory of the comparison.
 """
 
 from __future__ import annotations
@@ -290,6 +291,41 @@ def scaling() -> None:
         print(f"{clients:>8}" + "".join(f"{cell:>15}" for cell in cells))
 
 
+def large(clients: int = 100_000, m: int = 100, refresh: int = 20) -> None:
+    """Rounds of many clients: 64 features, 10 classes, d = 650; sketches of 256 numbers."""
+    rng = np.random.default_rng(0)
+    y = np.arange(2 * clients) % 10
+    centres = rng.standard_normal((10, 64), dtype=np.float32)
+    x = centres[y] + rng.standard_normal((y.size, 64), dtype=np.float32)
+    data = from_arrays(x, y, x[:2000], y[:2000], name="clusters")
+    print(f"\nmilliseconds per round at N = {clients:,}, m = {m}, evaluation excluded")
+    print(f"{'':36}{'mean, wall':>12}{'mean, CPU':>12}{'other rounds':>14}{'peak MB':>10}")
+    for spec in ("Uniform", f"ADCS(sketch=256, refresh_every={refresh})"):
+        experiment = Experiment.of(
+            clients=clients, m=m, lr=0.1, partition="iid", schedulers={"run": spec}
+        )
+        simulation = experiment.simulation(0, dataset=data)
+        for _ in range(refresh):
+            simulation.step()
+        walls, cpus = [], []
+        for _ in range(2 * refresh):  # two probes of those that probe
+            wall, cpu = time.perf_counter(), time.process_time()
+            simulation.step()
+            walls.append(1e3 * (time.perf_counter() - wall))
+            cpus.append(1e3 * (time.process_time() - cpu))
+        print(
+            f"{spec:36}{np.mean(walls):12.2f}{np.mean(cpus):12.2f}{median(cpus):14.2f}"
+            f"{peak_memory():10.0f}"
+        )
+
+
+def peak_memory() -> float:
+    """Return the peak memory of this process in MB."""
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1e3
+
+
 def memory() -> None:
     code = (
         "from adcs.experiments.config import Experiment\n"
@@ -334,7 +370,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=1500)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", choices=["compare", "scaling", "memory", "gradients"])
+    parser.add_argument("--only", choices=["compare", "scaling", "large", "memory", "gradients"])
     arguments = parser.parse_args()
     if arguments.only in (None, "compare"):
         for threads in (1, 2):
@@ -343,5 +379,7 @@ if __name__ == "__main__":
         gradients()
     if arguments.only in (None, "scaling"):
         scaling()
+    if arguments.only in (None, "large"):
+        large()
     if arguments.only in (None, "memory"):
         memory()

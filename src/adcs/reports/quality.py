@@ -91,6 +91,8 @@ def raw_quality(report: ClientReport, quality: Quality) -> float | None:
     else:
         seconds = report.communication_seconds
         value = None if seconds is None else -seconds
+    if type(value) is float and math.isfinite(value):
+        return value
     number = float(value) if isinstance(value, (bool, np.bool_)) else real(value)
     if number is None and value is not None:
         raise ValueError(f"quality must return a number or None, got {brief(value)}")

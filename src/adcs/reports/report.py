@@ -159,7 +159,11 @@ def has_learning_signal(report: ClientReport) -> bool:
     >>> has_learning_signal(ClientReport(3, 0, loss=0.5)), has_learning_signal(ClientReport(3, 0))
     (True, False)
     """
-    return any(getattr(report, name) is not None for name in LEARNING_SIGNALS)
+    # A generator would cost more: stores call this for every report.
+    for name in LEARNING_SIGNALS:  # noqa: SIM110
+        if getattr(report, name) is not None:
+            return True
+    return False
 
 
 def flatten(update: Update, name: str = "update") -> FloatArray:
@@ -316,7 +320,9 @@ def _check_sketch(sketch: Any) -> str | None:
     size = sketch.update_size
     if size is not None and not (is_int(size) and 1 <= size <= _MAX_INT):
         return f"sketch must have an update_size from 1 to 2^63 - 1, or None, got {brief(size)}"
-    if (reason := _check_number(SIGNALS["norm"], sketch.norm)) is not None:
+    norm = sketch.norm
+    usual = type(norm) is float and 0.0 <= norm <= MAX_VALUE
+    if not usual and (reason := _check_number(SIGNALS["norm"], norm)) is not None:
         return f"sketch: {reason}"
     return _check_array("sketch", sketch.values)
 

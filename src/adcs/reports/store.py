@@ -241,7 +241,9 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         if report.update is not None:
             # The array may be a buffer that its owner reuses.
             report = replace(report, update=np.array(report.vector))
-        self._facts.update(name for name in FACTS if getattr(report, name) is not None)
+        for name in FACTS:
+            if getattr(report, name) is not None:
+                self._facts.add(name)
         reports = self._merged()
         old = reports.get(report.client)
         if has_learning_signal(report):
@@ -344,6 +346,9 @@ def _is_late(new: ClientReport, old: ClientReport, server_round: int | None) -> 
 
 def _replaces(new: ClientReport, old: ClientReport) -> bool:
     """Return whether nothing of the old report is kept beside the new one."""
-    return has_learning_signal(new) and not any(
-        getattr(new, name) is None and getattr(old, name) is not None for name in FACTS
-    )
+    if not has_learning_signal(new):
+        return False
+    for name in FACTS:
+        if getattr(new, name) is None and getattr(old, name) is not None:
+            return False
+    return True

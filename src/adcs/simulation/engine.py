@@ -479,8 +479,9 @@ class Simulation:
 def _sketches(sketcher: Sketcher, rows: FloatArray) -> list[Sketch | None]:
     """Return the sketch of each row; None for one that has none, such as a zero update."""
     try:
-        pairs = zip(*sketcher.sketch_rows(rows), strict=True)
-        return [Sketch(values, norm, rows.shape[1]) for values, norm in pairs]
+        values, norms = sketcher.sketch_rows(rows)
+        pairs = zip(values, norms.tolist(), strict=True)
+        return [Sketch(row, norm, rows.shape[1]) for row, norm in pairs]
     except ValueError:
         return [_sketch(sketcher, row) for row in rows]
 
