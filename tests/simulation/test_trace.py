@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import adcs
 from adcs.cli.options import merged
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.runner import check_trace, create_run, run_experiment
@@ -165,19 +164,16 @@ def test_paths_are_absolute_and_looked_up_beside_the_config(write, monkeypatch, 
     assert found.network.trace == str(tmp_path.resolve() / "trace.csv")
 
 
+def small(path: Path, clients: int, schedulers: list[str], **options) -> Experiment:
+    network = {"trace": str(path), **options.pop("network", {})}
+    given = {"data": "synthetic", "partition": "iid", "lr": 0.1, "clients": clients, **options}
+    return Experiment.of(network=network, schedulers=schedulers, **given)
+
+
 def test_a_run_on_a_trace_is_refused_when_the_trace_has_changed(write, tmp_path):
     path = write(FULL)
-    experiment = Experiment.of(
-        data="synthetic",
-        partition="iid",
-        clients=6,
-        m=2,
-        rounds=12,
-        eval_every=6,
-        lr=0.1,
-        network={"trace": str(path), "deadline": 20.0},
-        schedulers=["Uniform", "ADCS"],
-    )
+    deadline = {"deadline": 20.0}
+    experiment = small(path, 6, ["Uniform", "ADCS"], m=2, rounds=12, network=deadline)
     folder = create_run(tmp_path / "run", experiment)
     run_experiment(folder, experiment, jobs=1)
     last = list(RunFolder.open(tmp_path / "run").records())[-1]
@@ -193,19 +189,9 @@ def test_a_run_on_a_trace_is_refused_when_the_trace_has_changed(write, tmp_path)
 
 def test_rounds_without_any_client_online(write):
     path = write("online\n0-1\n0-1 5\n")
-    experiment = Experiment.of(
-        data="synthetic",
-        partition="iid",
-        clients=2,
-        m=1,
-        rounds=8,
-        lr=0.1,
-        network={"trace": str(path)},
-        schedulers={name: name for name in ("Uniform", "ADCS", "LiveADCS", "PowerOfChoice")},
-    )
-    simulation = experiment.simulation(0)
+    names = ["Uniform", "ADCS", "LiveADCS", "PowerOfChoice"]
+    simulation = small(path, 2, names, m=1).simulation(0)
     simulation.run(8)
     # Rounds 0, 1 and 5, and 6 and 7 as rounds 0 and 1 again.
     assert all(run.counts.sum() == 5 for run in simulation.runs)
     assert all(run.backoff.total == 0 for run in simulation.runs)
-    assert isinstance(simulation.runs[0].scheduler, adcs.Uniform)

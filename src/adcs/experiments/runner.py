@@ -110,10 +110,7 @@ def same_data(experiment: Experiment, held: str | None) -> Dataset:
             f"loaded: {error}"
         ) from error
     if held is not None and data_fingerprint(dataset) != held:
-        raise ValueError(
-            f"the data {experiment.data.name} is no longer what this run began with, by the "
-            "fingerprint in its config.json; bring that back, or start a new run"
-        )
+        raise _changed(f"the data {experiment.data.name}")
     return dataset
 
 
@@ -131,21 +128,19 @@ def trace_fingerprint(experiment: Experiment) -> str | None:
 
 
 def check_trace(experiment: Experiment, held: str | None) -> None:
-    """Raise ValueError if a run began with another trace than the file holds now.
+    """Raise ValueError if a run began with another trace, by the fingerprint in its config.
 
-    Parameters
-    ----------
-    experiment
-        The experiment of the run.
-    held
-        The fingerprint in the run's config; None does not compare.
+    >>> check_trace(Experiment(), None)
     """
     if held is not None and trace_fingerprint(experiment) != held:
-        assert experiment.network is not None
-        raise ValueError(
-            f"the trace {experiment.network.trace} is no longer what this run began with, by the "
-            "fingerprint in its config.json; bring that back, or start a new run"
-        )
+        raise _changed(f"the trace {experiment.network and experiment.network.trace}")
+
+
+def _changed(what: str) -> ValueError:
+    return ValueError(
+        f"{what} is no longer what this run began with, by the fingerprint in its config.json; "
+        "bring that back, or start a new run"
+    )
 
 
 def create_run(
