@@ -11,6 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from adcs._types import ClientId
 
+__all__ = ["EXPIRES_AFTER", "MAX_WAIT", "Backoff", "without_unanswered"]
+
 MAX_WAIT = 64
 """The largest number of rounds for which a failing client is left alone."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from adcs._types import Float64Array, IndexArray
-from adcs._validation import brief, did_you_mean, near_by
+from adcs._validation import brief, did_you_mean, did_you_mean_path
 from adcs.run_folder import fingerprint
 
 SPEEDS = ("compute_seconds", "up_bytes_per_second", "down_bytes_per_second")
@@ -94,6 +94,15 @@ def read_trace(path: str | Path) -> Trace:
         `up_bytes_per_second`, `down_bytes_per_second` (numbers > 0) and `online` (rounds such as
         "0-49 100-149", counted from 0; empty is always). With the column `client`, rows may be in
         any order; it numbers them 0, 1, 2, ....
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "trace.csv"
+    ...     _ = path.write_text("client,compute_seconds\\n1,2.0\\n0,0.5\\n")
+    ...     read_trace(path).speeds["compute_seconds"]
+    array([0.5, 2. ])
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
@@ -101,7 +110,7 @@ def read_trace(path: str | Path) -> Trace:
     except UnicodeDecodeError:
         raise ValueError(f"the trace {path} is not UTF-8 text") from None
     except OSError as error:
-        near = near_by(Path(path)) if isinstance(error, FileNotFoundError) else ""
+        near = did_you_mean_path(Path(path)) if isinstance(error, FileNotFoundError) else ""
         raise ValueError(f"the trace {path} cannot be read: {error.strerror}{near}") from error
 
 
