@@ -187,9 +187,11 @@ class RunFolder:
 
     def save_checkpoint(self, task: str, state: dict[str, Any]) -> None:
         """Replace a task's checkpoint, atomically."""
-        write_atomically(
-            self.path / "checkpoints" / task, pack({**state, "format": CHECKPOINT_FORMAT})
-        )
+        self.write_checkpoint(task, pack_checkpoint(state))
+
+    def write_checkpoint(self, task: str, data: bytes) -> None:
+        """Replace a task's checkpoint by one of `pack_checkpoint`, atomically."""
+        write_atomically(self.path / "checkpoints" / task, data)
 
     def load_checkpoint(self, task: str) -> dict[str, Any] | None:
         """Return a task's checkpoint, or None if it has none."""
@@ -315,6 +317,10 @@ class Writer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, so that others may write it."""
         self._file.close()
 
     @property
@@ -324,9 +330,30 @@ class Writer:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one record."""
-        line = json.dumps(plain(record), allow_nan=False, separators=(",", ":"))
-        self._file.write(line.encode() + b"\n")
+        self.write(record_line(record))
+
+    def write(self, lines: bytes) -> None:
+        """Write lines of `record_line`."""
+        self._file.write(lines)
         self._file.flush()
+
+
+def record_line(record: Mapping[str, Any]) -> bytes:
+    """Return the line of a record.
+
+    >>> record_line({"scheduler": "Uniform", "worst": np.float32(0.5)})
+    b'{"scheduler":"Uniform","worst":0.5}\\n'
+    """
+    return json.dumps(plain(record), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def pack_checkpoint(state: dict[str, Any]) -> bytes:
+    """Return a state as the content of a checkpoint.
+
+    >>> unpack(pack_checkpoint({"offset": 0}))
+    {'offset': 0, 'format': 3}
+    """
+    return pack({**state, "format": CHECKPOINT_FORMAT})
 
 
 def _lock(file: BinaryIO) -> None:

@@ -8,20 +8,21 @@ config alone: the same command writes the same bytes in one process or in severa
 from __future__ import annotations
 
 import multiprocessing
+import operator
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from adcs._validation import did_you_mean
 from adcs.experiments.config import SETTINGS, Experiment, from_dict
 from adcs.experiments.validation import check_value
-from adcs.observers import EvaluationEvent, Observer, RoundEvent
-from adcs.run_folder import RunFolder, Writer, fingerprint
+from adcs.observers import EvaluationEvent, Observer
+from adcs.run_folder import RunFolder, Writer, fingerprint, pack_checkpoint, record_line
 from adcs.simulation.datasets import Dataset
 from adcs.simulation.network import Network
 
@@ -219,79 +220,149 @@ def unfinished(folder: RunFolder, experiment: Experiment) -> list[str]:
     ]
 
 
-class RecordWriter(Observer):
-    """Writes each record to a task's file.
+class Step(NamedTuple):
+    """What a task has done since its last step.
 
-    Parameters
+    Attributes
     ----------
+    rounds
+        The number of rounds done in all.
+    offset
+        The size of the task's records before this step, in bytes.
     lines
-        The writer of the task's records.
+        The lines of new records.
+    checkpoint
+        The content of a new checkpoint, which counts these lines as written; None if none is due.
+
+    Examples
+    --------
+    >>> Step(rounds=10, offset=0, lines=b"").checkpoint is None
+    True
     """
 
-    def __init__(self, lines: Writer) -> None:
-        self._lines = lines
+    rounds: int
+    offset: int
+    lines: bytes
+    checkpoint: bytes | None = None
+
+
+class RecordLines(Observer):
+    """Collects the lines of records.
+
+    >>> lines = RecordLines()
+    >>> lines.on_evaluation(EvaluationEvent("Uniform", 0, 0, {"scheduler": "Uniform"}))
+    >>> lines.take(), lines.take()
+    (b'{"scheduler":"Uniform"}\\n', b'')
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
 
     def on_evaluation(self, event: EvaluationEvent) -> None:
-        """Append the record."""
-        self._lines.append(event.record)
+        """Collect the record."""
+        self._lines.append(record_line(event.record))
+
+    def take(self) -> bytes:
+        """Return the lines since the last call."""
+        lines, self._lines = b"".join(self._lines), []
+        return lines
 
 
-class ProgressReporter(Observer):
-    """Reports the rounds done, a few times a second and at the end.
+def task_steps(
+    folder: RunFolder,
+    experiment: Experiment,
+    task: Task,
+    dataset: Dataset,
+    checkpoint: Mapping[str, Any] | None,
+) -> Iterator[Step]:
+    """Run a task to its end, from a checkpoint if there is one; yield a step now and then.
+
+    There is a step a few times a second, at each checkpoint, at the end and before an error.
+    Nothing is written: whoever takes the steps writes them into the run folder.
 
     Parameters
     ----------
-    report
+    folder
+        The run folder, to name it in errors; it need not be on this machine.
+    experiment, task
+        The experiment and one of its tasks.
+    dataset
+        The data of the experiment.
+    checkpoint
+        The state to resume from.
+    """
+    simulation = experiment.simulation(task.seed, task.labels, dataset)
+    offset = 0
+    if checkpoint is not None:
+        with folder.restoring(task.name):
+            simulation.restore(checkpoint["simulation"])
+            offset = operator.index(checkpoint["offset"])
+    records = RecordLines()
+    simulation.observers.append(records)
+
+    def step(*, save: bool, done: bool = False) -> Step:
+        nonlocal offset
+        start, lines = offset, records.take()
+        offset += len(lines)
+        packed = None
+        if save:
+            state = {"done": done, "offset": offset, "simulation": simulation.state()}
+            packed = pack_checkpoint(state)
+        return Step(simulation.server_round, start, lines, packed)
+
+    reported = saved = time.monotonic()
+    rounds, eval_every = experiment.training.rounds, experiment.run.eval_every
+    try:
+        for _ in simulation.iter_rounds(rounds, eval_every=eval_every):
+            now = time.monotonic()
+            due = now - saved > CHECKPOINT_SECONDS
+            if due or now - reported > PROGRESS_SECONDS:
+                yield step(save=due)
+                reported, saved = now, time.monotonic() if due else saved
+    except Exception:
+        yield step(save=False)
+        raise
+    yield step(save=True, done=True)
+
+
+class StepWriter:
+    """Writes the steps of a task into its run folder.
+
+    Parameters
+    ----------
+    folder, task
+        The run folder and the task.
+    progress
         Called with the number of rounds done.
-    rounds
-        The number of rounds of the run.
     """
 
-    def __init__(self, report: Callable[[int], None], rounds: int) -> None:
-        self._report = report
-        self._rounds = rounds
-        self._last = time.monotonic()
+    def __init__(self, folder: RunFolder, task: Task, progress: Callable[[int], None]) -> None:
+        self._folder = folder
+        self._task = task
+        self._progress = progress
+        self._lines: Writer | None = None
 
-    def on_round(self, event: RoundEvent) -> None:
-        """Report if the last report is old."""
-        now = time.monotonic()
-        if now - self._last > PROGRESS_SECONDS:
-            self._report(event.server_round + 1)
-            self._last = now
+    def __enter__(self) -> StepWriter:
+        return self
 
-    def on_end(self) -> None:
-        """Report the end."""
-        self._report(self._rounds)
+    def __exit__(self, *_: object) -> None:
+        if self._lines is not None:
+            self._lines.close()
 
-
-class Checkpoints(Observer):
-    """Saves a checkpoint every few seconds and at the end.
-
-    Parameters
-    ----------
-    save
-        Saves the state after the last round; its argument says whether the run is done.
-    """
-
-    def __init__(self, save: Callable[[bool], None]) -> None:
-        self._save = save
-        self._last = time.monotonic()
-
-    def on_round(self, event: RoundEvent) -> None:
-        """Save if the last checkpoint is old."""
-        if time.monotonic() - self._last > CHECKPOINT_SECONDS:
-            self._save(False)
-            self._last = time.monotonic()
-
-    def on_end(self) -> None:
-        """Save the end."""
-        self._save(True)
+    def write(self, step: Step) -> None:
+        """Write a step; the first one cuts off the records that it does not follow."""
+        if self._lines is None:
+            self._lines = self._folder.writer(self._task.name, step.offset)
+        self._lines.write(step.lines)  # before the checkpoint, which counts them
+        self._progress(step.rounds)
+        if step.checkpoint is not None:
+            self._folder.write_checkpoint(self._task.name, step.checkpoint)
 
 
 def run_task(
     folder: RunFolder, experiment: Experiment, task: Task, progress: Callable[[int], None]
 ) -> None:
-    """Run a task to its end, from its checkpoint if it has one.
+    """Run a task to its end, from its checkpoint if it has one, and write its results.
 
     Parameters
     ----------
@@ -307,24 +378,9 @@ def run_task(
     # A task may start hours after the run, so each checks the data.
     dataset = same_data(experiment, folder.config.get("data_fingerprint"))
     check_trace(experiment, folder.config.get("trace_fingerprint"))
-    simulation = experiment.simulation(task.seed, task.labels, dataset)
-    offset = 0
-    if checkpoint is not None:
-        with folder.restoring(task.name):
-            simulation.restore(checkpoint["simulation"])
-            offset = checkpoint["offset"]
-    with folder.writer(task.name, offset) as lines:
-
-        def save(done: bool) -> None:
-            state = {"done": done, "offset": lines.offset, "simulation": simulation.state()}
-            folder.save_checkpoint(task.name, state)
-
-        simulation.observers += [
-            RecordWriter(lines),
-            ProgressReporter(progress, experiment.training.rounds),
-            Checkpoints(save),
-        ]
-        simulation.run(experiment.training.rounds, eval_every=experiment.run.eval_every)
+    with StepWriter(folder, task, progress) as writer:
+        for step in task_steps(folder, experiment, task, dataset, checkpoint):
+            writer.write(step)
 
 
 def run_experiment(

@@ -8,7 +8,7 @@ network; one pass over the data computes single mini-batch steps for all of them
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -185,6 +185,11 @@ class Simulation:
         eval_every
             Rounds between evaluations.
         """
+        for _ in self.iter_rounds(rounds, eval_every=eval_every):
+            pass
+
+    def iter_rounds(self, rounds: int, *, eval_every: int = 100) -> Iterator[int]:
+        """Like `run`, round by round: yield the number of rounds done after each of them."""
         while self.server_round < rounds:
             evaluated = self.server_round % eval_every == 0
             records = self.evaluate() if evaluated else []
@@ -192,6 +197,7 @@ class Simulation:
             for record, measured in zip(records, measures or [{}] * len(records), strict=True):
                 self._announce_record({**record, **measured})
             self._train(local, costs)
+            yield self.server_round
         for record in self.evaluate(final=True):
             self._announce_record(record)
         for observer in self.observers:
