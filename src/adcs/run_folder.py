@@ -193,13 +193,19 @@ class RunFolder:
         """Replace a task's checkpoint by one of `pack_checkpoint`, atomically."""
         write_atomically(self.path / "checkpoints" / task, data)
 
+    def read_checkpoint(self, task: str) -> bytes | None:
+        """Return the content of a task's checkpoint, or None if it has none."""
+        path = self.path / "checkpoints" / task
+        return path.read_bytes() if path.is_file() else None
+
     def load_checkpoint(self, task: str) -> dict[str, Any] | None:
         """Return a task's checkpoint, or None if it has none."""
         path = self.path / "checkpoints" / task
-        if not path.is_file():
+        content = self.read_checkpoint(task)
+        if content is None:
             return None
         try:
-            state = unpack(path.read_bytes())
+            state = unpack(content)
         except (ValueError, MemoryError) as error:
             raise ValueError(f"{path} is not a whole checkpoint; {REMEDY}") from error
         if state.get("format") != CHECKPOINT_FORMAT:

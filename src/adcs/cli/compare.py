@@ -13,6 +13,7 @@ from adcs.cli.errors import guarded, resumable
 from adcs.cli.options import check_folder, merged, open_run, panel_option, takes_settings
 from adcs.experiments import tables
 from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.ray_connection import check_address
 from adcs.experiments.records import checked_records
 from adcs.experiments.report import baseline_of, results, seeds_of, warnings, write_report
 from adcs.experiments.runner import create_run, experiment_of, run_experiment
@@ -68,12 +69,23 @@ def compare(
             "--jobs", "-j", min=1, help="Number of processes. Default: one per core.", panel="Run"
         ),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        panel_option(
+            "--cluster",
+            metavar="HOST:PORT|auto",
+            help="Run on a Ray cluster; auto is that of this machine.",
+            panel="Run",
+        ),
+    ] = None,
 ) -> None:
     """Compare schedulers: the paper's six at the paper's setting, unless options say otherwise."""
     if exact and "pass_width" in given:
         raise ValueError("--exact is a pass width of 1: --pass-width cannot be given with it")
     if exact:
         given["pass_width"] = 1
+    if cluster is not None:
+        check_address(cluster)
     if resume is not None:
         others = {"fallback_data": fallback_data, "config": config, "out": out}
         conflicts = [*given, *(name for name, value in others.items() if value is not None)]
@@ -94,7 +106,7 @@ def compare(
         folder = create_run(path, experiment, dataset, notes=notes)
         if dataset.labels:
             show_status(f"the labels of the data are {listed(dataset.label_names)}")
-    _run(folder, experiment, notes, jobs)
+    _run(folder, experiment, notes, jobs, cluster)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -137,11 +149,20 @@ def _with_data(
         return experiment, experiment.dataset(), [note]
 
 
-def _run(folder: RunFolder, experiment: Experiment, notes: list[str], jobs: int | None) -> None:
-    with resumable(folder.path, f"adcs compare --resume {shlex.quote(str(folder.path))}"):
+def _run(
+    folder: RunFolder,
+    experiment: Experiment,
+    notes: list[str],
+    jobs: int | None,
+    cluster: str | None,
+) -> None:
+    command = f"adcs compare --resume {shlex.quote(str(folder.path))}"
+    if cluster is not None:
+        command += f" --cluster {shlex.quote(cluster)}"
+    with resumable(folder.path, command):
         show_status(f"results go to {folder.path}")
         with progress("compare") as report:
-            run_experiment(folder, experiment, jobs=jobs, progress=report)
+            run_experiment(folder, experiment, jobs=jobs, progress=report, cluster=cluster)
         checked_records(folder, experiment)
         notes = [*notes, *warnings(folder, experiment)]
         files = write_report(folder, experiment, notes)

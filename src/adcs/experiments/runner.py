@@ -11,7 +11,7 @@ import multiprocessing
 import operator
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +31,9 @@ CHECKPOINT_SECONDS = 5.0
 
 PROGRESS_SECONDS = 0.2
 """Time between reports of a task's progress."""
+
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Environment variables for the number of BLAS threads of a process."""
 
 Progress = Callable[[int, int], None]
 """Called a few times a second with the run-rounds done and their total."""
@@ -212,12 +215,13 @@ def experiment_of(folder: RunFolder) -> Experiment:
 
 def unfinished(folder: RunFolder, experiment: Experiment) -> list[str]:
     """Return the names of the tasks that are not done."""
-    names = [task.name for task in tasks(experiment)]
-    return [
-        name
-        for name in names
-        if (checkpoint := folder.load_checkpoint(name)) is None or not checkpoint.get("done")
-    ]
+    return [task.name for task in tasks(experiment) if not is_done(folder, task.name)]
+
+
+def is_done(folder: RunFolder, name: str) -> bool:
+    """Return whether a task is done, by its name."""
+    checkpoint = folder.load_checkpoint(name)
+    return checkpoint is not None and bool(checkpoint.get("done"))
 
 
 class Step(NamedTuple):
@@ -274,10 +278,13 @@ def task_steps(
     task: Task,
     dataset: Dataset,
     checkpoint: Mapping[str, Any] | None,
+    *,
+    step_seconds: float | None = None,
+    checkpoint_seconds: float | None = None,
 ) -> Iterator[Step]:
     """Run a task to its end, from a checkpoint if there is one; yield a step now and then.
 
-    There is a step a few times a second, at each checkpoint, at the end and before an error.
+    There is a step every few rounds, at each checkpoint, at the end and before an error.
     Nothing is written: whoever takes the steps writes them into the run folder.
 
     Parameters
@@ -290,7 +297,13 @@ def task_steps(
         The data of the experiment.
     checkpoint
         The state to resume from.
+    step_seconds, checkpoint_seconds
+        Time between steps and between checkpoints; by default `PROGRESS_SECONDS` and
+        `CHECKPOINT_SECONDS`.
     """
+    step_seconds = PROGRESS_SECONDS if step_seconds is None else step_seconds
+    if checkpoint_seconds is None:
+        checkpoint_seconds = CHECKPOINT_SECONDS
     simulation = experiment.simulation(task.seed, task.labels, dataset)
     offset = 0
     if checkpoint is not None:
@@ -315,8 +328,8 @@ def task_steps(
     try:
         for _ in simulation.iter_rounds(rounds, eval_every=eval_every):
             now = time.monotonic()
-            due = now - saved > CHECKPOINT_SECONDS
-            if due or now - reported > PROGRESS_SECONDS:
+            due = now - saved > checkpoint_seconds
+            if due or now - reported > step_seconds:
                 yield step(save=due)
                 reported, saved = now, time.monotonic() if due else saved
     except Exception:
@@ -346,6 +359,10 @@ class StepWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file of the records."""
         if self._lines is not None:
             self._lines.close()
 
@@ -389,6 +406,7 @@ def run_experiment(
     *,
     jobs: int | None = None,
     progress: Progress | None = None,
+    cluster: str | None = None,
 ) -> None:
     """Run what the folder of an experiment does not hold yet.
 
@@ -399,9 +417,12 @@ def run_experiment(
     experiment
         What to run.
     jobs
-        Number of processes; None takes one for each core.
+        Number of tasks that run at a time; None takes one for each core.
     progress
         Called with progress a few times a second.
+    cluster
+        A Ray cluster to run on: HOST:PORT of its head node, or "auto" for that of this machine;
+        None runs on processes of this machine.
 
     Raises
     ------
@@ -409,21 +430,45 @@ def run_experiment(
         If another process is running what the folder holds.
     """
     with folder.locked():
-        _run_tasks(folder, experiment, jobs, progress)
+        _run_tasks(folder, experiment, tasks(experiment), jobs, progress, cluster)
 
 
 def _run_tasks(
-    folder: RunFolder, experiment: Experiment, jobs: int | None, progress: Progress | None
+    folder: RunFolder,
+    experiment: Experiment,
+    todo: Sequence[Task],
+    jobs: int | None,
+    progress: Progress | None,
+    cluster: str | None,
 ) -> None:
     # Without the data, or with other data, the run fails here and not in every task.
-    same_data(experiment, folder.config.get("data_fingerprint"))
+    dataset = same_data(experiment, folder.config.get("data_fingerprint"))
     check_trace(experiment, folder.config.get("trace_fingerprint"))
-    todo = tasks(experiment)
     weights = [len(task.labels) for task in todo]
     total = sum(weights) * experiment.training.rounds
+
+    def report(rounds_done: Sequence[int]) -> None:
+        if progress is not None:
+            progress(sum(w * d for w, d in zip(weights, rounds_done, strict=True)), total)
+
+    if cluster is not None:
+        from adcs.experiments.cluster import run_on_cluster  # which imports this module
+
+        rounds_done = [0] * len(todo)
+        run_on_cluster(
+            folder,
+            experiment,
+            dataset,
+            todo,
+            cluster,
+            jobs=jobs,
+            progress=rounds_done.__setitem__,
+            report=lambda: report(rounds_done),
+        )
+        return
     count = min(jobs or os.cpu_count() or 1, len(todo))
     config = experiment.as_dict()
-    with worker_pool(count, len(todo)) as (pool, rounds_done):
+    with worker_pool(count, len(todo)) as (pool, rounds):
         futures = {
             pool.submit(_work, str(folder.path), config, task, index)
             for index, task in enumerate(todo)
@@ -432,8 +477,7 @@ def _run_tasks(
             finished, futures = wait(futures, timeout=PROGRESS_SECONDS, return_when=FIRST_EXCEPTION)
             for future in finished:
                 future.result()
-            if progress is not None:
-                progress(sum(w * d for w, d in zip(weights, rounds_done, strict=True)), total)
+            report(rounds)
 
 
 def _work(path: str, config: dict[str, Any], task: Task, index: int) -> None:
@@ -496,9 +540,8 @@ def worker_pool(processes: int, tasks: int) -> Iterator[tuple[ProcessPoolExecuto
 @contextmanager
 def one_thread_each() -> Iterator[None]:
     """Give each new process one BLAS thread, so that results do not depend on the number."""
-    names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
     try:
         yield
     finally:
