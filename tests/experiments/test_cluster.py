@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,20 @@ from adcs.run_folder import RunFolder
 
 MINE = """
 import os
+import time
 from adcs import Uniform
 
 class Mine(Uniform):
-    def __init__(self, *, fails=None, dies=None, **more):
+    def __init__(self, *, fails=None, dies=None, shows=None, **more):
         super().__init__(**more)
-        self.fails, self.dies = fails, dies
+        self.fails, self.dies, self.shows = fails, dies, shows
 
     def _select(self, server_round, available, m):
+        if server_round == 0 and self.shows is not None:
+            with open(self.shows, "w") as file:
+                file.write(str(os.getppid()))  # the raylet of the worker's node
+        while server_round == 1500 and os.path.exists(f"{self.shows}.hold"):
+            time.sleep(0.05)
         if server_round == self.fails:
             raise KeyError("battery")
         if server_round == self.dies:
@@ -47,6 +55,9 @@ def nodes() -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray's files, among them the address for "auto"; paths of sockets must be short.
+        folder = tempfile.mkdtemp(prefix="adcs-")
+        patch.setenv("RAY_TMPDIR", folder)
         health = {
             "health_check_initial_delay_ms": 0,
             "health_check_period_ms": 1000,
@@ -58,6 +69,7 @@ def nodes() -> Iterator[Any]:
             cluster.add_node(num_cpus=1)
         yield cluster
         cluster.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -102,18 +114,24 @@ def test_a_node_killed_in_the_middle_costs_no_line(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    experiment = settings(files, rounds=4000, seeds=2)
+    shows = tmp_path / "raylet"
+    experiment = settings(files, f"Mine(shows={str(shows)!r})", rounds=2500, seeds=2)
     expected = whole(tmp_path / "whole", experiment)
-    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.2)
-    monkeypatch.setattr(cluster_module, "STEP_SECONDS", 0.1)
+    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.05)
+    monkeypatch.setattr(cluster_module, "STEP_SECONDS", 0.02)
     folder = create_run(tmp_path / "run", experiment)
+    hold = shows.with_suffix(".hold")
+    hold.touch()
     shown = []
 
     def progress(done: int, total: int) -> None:
+        """Kill the node that runs the first task with Mine, once it has a checkpoint."""
         shown.append(done / total)
-        begun = [task for task in tasks(experiment) if folder.read_checkpoint(task.name)]
-        if len(begun) >= 2 and len(nodes.worker_nodes) == 2:
-            nodes.remove_node(max(nodes.worker_nodes, key=str), allow_graceful=False)
+        task = next(task for task in tasks(experiment) if "Mine" in task.labels)
+        if len(nodes.worker_nodes) == 2 and folder.read_checkpoint(task.name) is not None:
+            raylets = {raylet(node): node for node in nodes.worker_nodes}
+            nodes.remove_node(raylets[int(shows.read_text())], allow_graceful=False)
+            hold.unlink()
 
     with caplog.at_level(logging.WARNING):
         run_experiment(folder, experiment, progress=progress, cluster=nodes.address)
@@ -127,10 +145,16 @@ def test_a_node_killed_in_the_middle_costs_no_line(
         assert 0 < saved <= done
 
 
+def raylet(node: Any) -> int:
+    """The process id of a node's raylet."""
+    (found,) = node.all_processes["raylet"]
+    return int(found.process.pid)
+
+
 def test_runs_move_between_machine_and_cluster(
     nodes: Any, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment = settings(files, rounds=3000)
+    experiment = settings(files, rounds=2000)
     expected = whole(tmp_path / "whole", experiment)
     monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.1)
     monkeypatch.setattr(cluster_module, "STEP_SECONDS", 0.05)
@@ -140,8 +164,8 @@ def test_runs_move_between_machine_and_cluster(
     task = tasks(experiment)[0]
     other = create_run(tmp_path / "other", experiment)
     with pytest.raises(KeyboardInterrupt):
-        runner.run_task(other, experiment, task, lambda rounds: interrupt(rounds, 3000))
-    for folder, where in ((begun, None), (other, nodes.address)):
+        runner.run_task(other, experiment, task, lambda rounds: interrupt(rounds, 2000))
+    for folder, where in ((begun, None), (other, "auto")):
         assert folder.read_checkpoint(task.name) is not None
         assert unfinished(folder, experiment)
         run_experiment(folder, experiment, jobs=1, cluster=where)
@@ -149,7 +173,7 @@ def test_runs_move_between_machine_and_cluster(
 
 
 def command(files: dict[str, Path], out: Path, mine: str, *more: object) -> Result:
-    words = ["compare", "--data", files["data"], "--clients", 15, "-m", 6, "--rounds", 40]
+    words = ["compare", "--data", files["data"], "--clients", 15, "--m", 6, "--rounds", 40]
     words += ["-s", f"{files['scheduler']}:{mine}", "--out", out, "--jobs", 1, *more]
     return CliRunner().invoke(app, [str(word) for word in words])
 
