@@ -356,8 +356,8 @@ def record_line(record: Mapping[str, Any]) -> bytes:
 def pack_checkpoint(state: dict[str, Any]) -> bytes:
     """Return a state as the content of a checkpoint.
 
-    >>> unpack(pack_checkpoint({"offset": 0}))
-    {'offset': 0, 'format': 3}
+    >>> unpack(pack_checkpoint({"offset": 0}))["offset"]
+    0
     """
     return pack({**state, "format": CHECKPOINT_FORMAT})
 
