@@ -25,7 +25,7 @@ import numpy as np
 
 from adcs._serialization import pack, unpack
 from adcs._types import ClientId
-from adcs.reports.report import LEARNING_SIGNALS, NUMBERS, SIGNALS, ClientReport
+from adcs.reports.report import NUMBERS, PER_CLASS, SIGNALS, ClientReport
 from adcs.reports.sketch import Sketch
 from adcs.reports.table import ReportTable
 from adcs.schedulers.base import Cohort, Request, Scheduler
@@ -84,16 +84,21 @@ class FakeClients:
             "examples": int(own.integers(10, 100)),
         }
         for name in NUMBERS:
-            known.setdefault(name, float(own.uniform(0.1, 2.0)))
+            largest = min(2.0, SIGNALS[name].maximum)
+            known.setdefault(name, float(own.uniform(0.1, largest)))
+        for name in PER_CLASS:
+            known[name] = own.uniform(-1.0 if SIGNALS[name].belongs_to_model else 0.0, 9.0, 4)
         return ClientReport(client, server_round, **known)
 
     def answer(self, server_round: int, request: Request) -> list[ClientReport]:
-        """Return the answers to a request: the signals it asks for, and all facts."""
+        """Return the answers to a request: the signals it asks for, and facts sent unasked."""
         answers = []
         for client in request.clients:
             report = self.report(server_round, client)
             changes: dict[str, Any] = {
-                name: None for name in LEARNING_SIGNALS if name not in request.signals
+                name: None
+                for name, signal in SIGNALS.items()
+                if (signal.belongs_to_model or signal.requestable) and name not in request.signals
             }
             if request.sketch is not None and "update" in request.signals:
                 sketch = request.sketch.sketch(np.asarray(report.update))
@@ -265,6 +270,7 @@ def bad_reports_are_refused(make: MakeScheduler) -> None:
     good: dict[str, Any] = {"loss": 1.0, "norm": 1.0, "update": np.ones(12)}
     bad: list[dict[str, Any]] = [
         *({**good, name: float("nan")} for name in NUMBERS),
+        *({**good, name: [1.0, float("nan")]} for name in PER_CLASS),
         {**good, "loss": 1e300},
         {**good, "update": np.zeros(12)},
         {**good, "update": np.full(12, np.inf)},
@@ -314,10 +320,11 @@ def reports_are_copied(make: MakeScheduler) -> None:
         reports = answers if server_round else _as_table(server_round, answers)
         two.observe(server_round, reports, "probe")
         for report in answers:
-            if report.update is not None:
-                np.asarray(report.update)[:] = 1.0
+            for name in ("update", *PER_CLASS):
+                if getattr(report, name) is not None:
+                    np.asarray(getattr(report, name))[:] = 1.0
         if isinstance(reports, ReportTable):
-            for name in NUMBERS:
+            for name in (*NUMBERS, *PER_CLASS):
                 if (column := reports.column(name)) is not None:
                     column[:] = column[::-1].copy()
         got = two.select(server_round, fake.clients, 4)

@@ -135,3 +135,46 @@ def test_whole_numbers_become_floats(update):
     vector = flatten(update)
     assert vector.dtype == np.float64
     assert vector.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("signals", "reason"),
+    [
+        ({"held_out_accuracy": 85.3}, "held_out_accuracy must be at most 1, got 85.3"),
+        ({"held_out_accuracy": 2}, "held_out_accuracy must be at most 1, got 2"),
+        ({"availability": -0.1}, "availability must not be negative, got -0.1"),
+        ({"rms_loss": -1.0}, "rms_loss must not be negative, got -1"),
+        ({"label_counts": 3}, "label_counts must be a list of numbers, got 3"),
+        ({"label_counts": "abc"}, "label_counts must be a list of numbers, got 'abc'"),
+        ({"label_counts": []}, "label_counts must have 1 to 100000 numbers in one row, got (0,)"),
+        (
+            {"label_counts": [[1, 2]]},
+            "label_counts must have 1 to 100000 numbers in one row, got (1, 2)",
+        ),
+        (
+            {"output_bias_update": [1.0, float("inf")]},
+            "output_bias_update must be finite and at most 1e+30, got inf",
+        ),
+        (
+            {"label_counts": [1.0, float("nan")]},
+            "label_counts must be finite and at most 1e+30, got nan",
+        ),
+    ],
+)
+def test_short_vectors_and_bounded_numbers(signals, reason):
+    assert validate_report(ClientReport(1, 0, **signals)) == reason
+
+
+def test_noised_counts_may_be_negative():
+    assert validate_report(ClientReport(1, 0, label_counts=[-3, 0, 5])) is None
+    assert validate_report(ClientReport(1, 0, output_bias_update=[0.0, 0.0])) is None
+
+
+def test_costs_follow_from_the_declaration():
+    assert SIGNALS["label_counts"].wire_bytes(4000, classes=62) == 248
+    assert SIGNALS["output_bias_update"].wire_bytes(4000, classes=62) == 248
+    assert SIGNALS["rms_loss"].wire_bytes(4000) == SIGNALS["availability"].wire_bytes(4000) == 4
+    works = {
+        name: SIGNALS[name].work for name in ("rms_loss", "label_counts", "output_bias_update")
+    }
+    assert list(works.values()) == ["evaluation", "none", "update"]

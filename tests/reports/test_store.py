@@ -11,7 +11,7 @@ import pytest
 
 import adcs
 from adcs._serialization import pack, unpack
-from adcs.reports.report import FACTS, ClientReport
+from adcs.reports.report import FACTS, PER_CLASS, SIGNALS, ClientReport
 from adcs.reports.store import ReportStore
 
 
@@ -30,10 +30,17 @@ def test_facts_do_not_change_the_learning_signals():
     assert (store[1].loss, store[1].server_round, store[1].examples) == (2.0, 3, 4)
 
 
+def fact(name, scale):
+    """A value of a fact, by its declaration."""
+    if SIGNALS[name].kind == "per_class":
+        return (scale, 3.0)
+    return 0.3 * scale if SIGNALS[name].maximum == 1.0 else 10.0 * scale
+
+
 @pytest.mark.parametrize("missing", FACTS)
 def test_each_fact_is_kept_until_a_newer_one_arrives(missing):
-    facts = {name: 10.0 + i for i, name in enumerate(FACTS)}
-    newer = {name: 2 * value for name, value in facts.items() if name != missing}
+    facts, newer = ({name: fact(name, scale) for name in FACTS} for scale in (1.0, 2.0))
+    del newer[missing]
     store = ReportStore()
     store.record([ClientReport("a", 0, loss=2.0, **facts)])
     store.record([ClientReport("a", 1, loss=1.0, **newer)])
@@ -173,3 +180,41 @@ class TestSketching:
             store.record([ClientReport(client, 1, loss=2.0, update=np.ones(21))])
         assert store.generation == 1
         assert [store[c].sketch is None for c in range(3)] == [True, False, True]
+
+
+@pytest.mark.parametrize("name", PER_CLASS)
+def test_a_vector_of_one_number_per_class_is_kept_as_python_floats(name):
+    store, twin = ReportStore(), ReportStore()
+    row = np.array([1.5, -2.0, 0.0], dtype=np.float32)
+    assert store.record([ClientReport("a", 3, **{name: row}), ClientReport("b", 3, loss=1.0)]) == []
+    row[:] = 9.0
+    twin.restore(unpack(pack(store.state())))
+    for each in (store, twin):
+        assert getattr(each["a"], name) == (1.5, -2.0, 0.0)
+        assert {type(number) for number in getattr(each["a"], name)} == {float}
+        assert getattr(each["b"], name) is None
+
+
+def test_a_state_without_later_signals_is_restored():
+    store, twin = ReportStore(), ReportStore()
+    store.record([ClientReport("a", 0, loss=1.5, examples=3)])
+    state = store.state()
+    del state["per_class"]
+    state["numbers"] = {name: state["numbers"][name] for name in ("loss", "norm", "examples")}
+    twin.restore(state)
+    assert (twin["a"].loss, twin["a"].examples, twin["a"].label_counts) == (1.5, 3, None)
+
+
+def test_label_counts_are_a_fact_and_the_bias_belongs_to_a_model():
+    store = ReportStore()
+    store.record([ClientReport(1, 0, label_counts=[1, 2], output_bias_update=[0.5, -0.5])])
+    store.record([ClientReport(1, 1, loss=1.0)])
+    assert (store[1].label_counts, store[1].output_bias_update) == ((1.0, 2.0), None)
+
+
+def test_last_values_and_whether_anyone_reported():
+    store = ReportStore()
+    store.record([ClientReport(1, 0, rms_loss=2.0), ClientReport(2, 1, loss=1.0)])
+    np.testing.assert_array_equal(store.last_values("rms_loss", (2, 1, 3)), [np.nan, 2.0, np.nan])
+    assert store.has("rms_loss")
+    assert not store.has("label_counts")

@@ -164,3 +164,16 @@ def test_rows_of_a_table_are_plain_beside_facts_that_it_lacks():
     assert type(store[1].loss) is type(store[2].loss) is float
     assert store[1].examples == 3
     pack(store.state())
+
+
+def test_a_bounded_number_above_its_bound_is_not_valid():
+    columns = {"loss": np.ones(2), "held_out_accuracy": np.array([0.5, 1.5])}
+    assert not ReportTable((1, 2), 0, **columns).is_valid
+    columns["held_out_accuracy"] = np.array([0.5, 1.0])
+    assert ReportTable((1, 2), 0, **columns).is_valid
+
+
+def test_a_column_of_one_vector_per_client():
+    table = ReportTable((1, 2), 0, label_counts=np.array([[1.0, 2.0], [3.0, 4.0]]))
+    assert not table.is_numbers_only
+    assert table[1].label_counts.tolist() == [3.0, 4.0]

@@ -4,6 +4,7 @@ Reports are untrusted input.
 """
 
 from adcs.reports.form import Form
+from adcs.reports.histogram import count_labels
 from adcs.reports.quality import qualities
 from adcs.reports.report import SIGNALS, ClientReport, Signal, validate_report
 from adcs.reports.sketch import Sketch, Sketcher
@@ -19,6 +20,7 @@ __all__ = [
     "Signal",
     "Sketch",
     "Sketcher",
+    "count_labels",
     "qualities",
     "validate_report",
 ]

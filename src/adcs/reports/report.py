@@ -29,6 +29,9 @@ MAX_VALUE = 1e30
 NUMBER_BYTES = 4
 """Size of one number on the wire: updates, losses and norms travel as float32."""
 
+MAX_CLASSES = 100_000
+"""The largest number of classes in a label histogram."""
+
 _MAX_INT = 2**63 - 1  # the largest whole number that arrays and files hold
 
 
@@ -47,11 +50,16 @@ class Signal:
     requestable
         Whether it may stand in `Request.signals`.
     kind
-        "number", "count" (whole as a rule; a fraction is kept), "vector" or "sketch".
+        "number", "count" (whole as a rule; a fraction is kept), "per_class" (a short vector, one
+        number for each class), "vector" or "sketch".
     signed
         Whether a number may be negative.
+    maximum
+        The largest number that is accepted.
     work
         What a client computes for it: "none", an "evaluation" of the loss, or an "update".
+    meaning
+        What it is, for the message that asks clients to report it.
 
     Examples
     --------
@@ -59,20 +67,39 @@ class Signal:
     (True, False)
     >>> SIGNALS["update"].wire_bytes(31_400), SIGNALS["update"].wire_bytes(31_400, Sketcher())
     (31400, 272)
+    >>> SIGNALS["label_counts"].wire_bytes(31_400, classes=10)
+    40
     """
 
     name: str
     belongs_to_model: bool
     requestable: bool = False
-    kind: Literal["number", "count", "vector", "sketch"] = "number"
+    kind: Literal["number", "count", "per_class", "vector", "sketch"] = "number"
     signed: bool = False
+    maximum: float = MAX_VALUE
     work: Literal["none", "evaluation", "update"] = "none"
+    meaning: str = ""
 
-    def wire_bytes(self, model_bytes: int, sketch: Sketcher | None = None) -> int:
-        """Return the size of the signal in a reply, for a model of this many bytes."""
+    def wire_bytes(
+        self, model_bytes: int, sketch: Sketcher | None = None, classes: int = 10
+    ) -> int:
+        """Return the size of the signal in a reply, for a model of this many bytes and classes."""
         if self.kind in ("number", "count"):
             return NUMBER_BYTES
+        if self.kind == "per_class":
+            return NUMBER_BYTES * classes
         return model_bytes if sketch is None else sketch.nbytes
+
+    def how_to_report(self, who: str) -> str:
+        """Return one sentence that says how clients report a signal that a scheduler lacks.
+
+        >>> SIGNALS["rms_loss"].how_to_report("Oort")[:60]
+        "Oort needs 'rms_loss' (the root mean square of the losses of"
+        """
+        return (
+            f"{who} needs {self.name!r} ({self.meaning}), and no client reported it: return it as "
+            f"a metric of that name, or as ClientReport({self.name}=...) in a loop of your own"
+        )
 
 
 def _learning_signal(**declaration: Any) -> dict[str, Any]:
@@ -96,10 +123,21 @@ class ClientReport:
     loss, norm, update, sketch
         The learning signals, all of that model: the local loss, the norm of the update, the
         update itself (one vector, or a list of layer arrays) or a sketch of it.
+    rms_loss
+        The root mean square of the losses of the client's examples, a learning signal.
+    held_out_accuracy
+        The accuracy on the client's held-out data, from 0 to 1, a learning signal.
+    output_bias_update
+        The update of the output layer's bias, one number for each class, a learning signal.
     examples
         Number of training examples.
     compute_seconds, communication_seconds
         Measured or predicted time for one round's computation and for its traffic.
+    label_counts
+        How many training examples the client has of each class. Clients may add noise
+        (`adcs.reports.count_labels`), so that counts may be negative; schedulers read those as 0.
+    availability
+        The client's own forecast that it will be available in the next round, from 0 to 1.
 
     Examples
     --------
@@ -110,20 +148,78 @@ class ClientReport:
     client: ClientId
     server_round: int
     loss: float | None = field(
-        default=None, metadata=_learning_signal(requestable=True, signed=True, work="evaluation")
+        default=None,
+        metadata=_learning_signal(
+            requestable=True, signed=True, work="evaluation", meaning="the local loss"
+        ),
     )
     norm: float | None = field(
-        default=None, metadata=_learning_signal(requestable=True, work="update")
+        default=None,
+        metadata=_learning_signal(
+            requestable=True, work="update", meaning="the norm of the update"
+        ),
     )
     update: Update | None = field(
-        default=None, metadata=_learning_signal(requestable=True, kind="vector", work="update")
+        default=None,
+        metadata=_learning_signal(
+            requestable=True, kind="vector", work="update", meaning="the update"
+        ),
     )
     sketch: Sketch | None = field(
         default=None, metadata=_learning_signal(kind="sketch", work="update")
     )
-    examples: int | None = field(default=None, metadata=_fact(kind="count"))
-    compute_seconds: float | None = field(default=None, metadata=_fact())
-    communication_seconds: float | None = field(default=None, metadata=_fact())
+    rms_loss: float | None = field(
+        default=None,
+        metadata=_learning_signal(
+            requestable=True,
+            work="evaluation",
+            meaning="the root mean square of the losses of the client's examples",
+        ),
+    )
+    held_out_accuracy: float | None = field(
+        default=None,
+        metadata=_learning_signal(
+            requestable=True,
+            maximum=1.0,
+            work="evaluation",
+            meaning="the accuracy on the client's held-out data, from 0 to 1",
+        ),
+    )
+    output_bias_update: Sequence[float] | None = field(
+        default=None,
+        metadata=_learning_signal(
+            requestable=True,
+            kind="per_class",
+            signed=True,
+            work="update",
+            meaning="the update of the output layer's bias",
+        ),
+    )
+    examples: int | None = field(
+        default=None,
+        metadata=_fact(kind="count", meaning="the number of training examples"),
+    )
+    compute_seconds: float | None = field(
+        default=None, metadata=_fact(meaning="the time for one round's computation")
+    )
+    communication_seconds: float | None = field(
+        default=None, metadata=_fact(meaning="the time for one round's traffic")
+    )
+    label_counts: Sequence[float] | None = field(
+        default=None,
+        metadata=_fact(
+            requestable=True,
+            kind="per_class",
+            signed=True,
+            meaning="the number of training examples of each class",
+        ),
+    )
+    availability: float | None = field(
+        default=None,
+        metadata=_fact(
+            maximum=1.0, meaning="the forecast that the client is available in the next round"
+        ),
+    )
 
     @property
     def vector(self) -> FloatArray | None:
@@ -148,6 +244,7 @@ SIGNALS: Mapping[str, Signal] = MappingProxyType(
 """Every signal by name, as declared by the fields of `ClientReport`."""
 
 NUMBERS = tuple(s.name for s in SIGNALS.values() if s.kind in ("number", "count"))
+PER_CLASS = tuple(s.name for s in SIGNALS.values() if s.kind == "per_class")
 LEARNING_SIGNALS = tuple(s.name for s in SIGNALS.values() if s.belongs_to_model)
 FACTS = tuple(s.name for s in SIGNALS.values() if not s.belongs_to_model)
 REQUESTABLE = frozenset(s.name for s in SIGNALS.values() if s.requestable)
@@ -218,11 +315,16 @@ def validate_report(report: ClientReport) -> str | None:
         # Nearly all values are Python's own numbers in the usual range.
         if value is None:
             continue
-        if type(value) is float and 0.0 <= value <= MAX_VALUE and SIGNALS[name].kind == "number":
+        signal = SIGNALS[name]
+        if type(value) is float and 0.0 <= value <= signal.maximum and signal.kind == "number":
             continue
-        if type(value) is int and 0 <= value <= _MAX_INT:
+        if type(value) is int and 0 <= value <= min(_MAX_INT, signal.maximum):
             continue
-        if (reason := _check_number(SIGNALS[name], value)) is not None:
+        if (reason := _check_number(signal, value)) is not None:
+            return reason
+    for name in PER_CLASS:
+        value = getattr(report, name)
+        if value is not None and (reason := _check_per_class(name, value)) is not None:
             return reason
     if report.update is None and report.sketch is None:
         return None
@@ -252,11 +354,19 @@ def with_plain_types(report: ClientReport) -> ClientReport:
         # A count may be a fraction: frameworks use it as a weight.
         whole = count and (is_int(number) or float(number).is_integer())
         changes[name] = int(number) if whole else float(number)
+    for name in PER_CLASS:
+        value = getattr(report, name)
+        if value is not None and not _is_plain_row(value):
+            changes[name] = tuple(as_numbers(value, name).astype(np.float64).tolist())
     if report.sketch is not None:
         sketch = _plain_sketch(report.sketch)
         if sketch is not report.sketch:
             changes["sketch"] = sketch
     return replace(report, **changes) if changes else report
+
+
+def _is_plain_row(row: Any) -> bool:
+    return type(row) is tuple and all(type(number) is float for number in row)
 
 
 def _norm(vector: FloatArray) -> float:
@@ -293,11 +403,27 @@ def _check_number(signal: Signal, value: Any) -> str | None:
         return f"{name} must be a number, got {brief(value)}"
     if math.isnan(number) or (isinstance(value, (float, np.floating)) and math.isinf(number)):
         return f"{name} must be finite, got {number}"
-    if abs(number) > MAX_VALUE:
+    if abs(number) > signal.maximum:
         shown = brief(value) if math.isinf(number) else f"{number:g}"
-        return f"{name} must be at most {MAX_VALUE:g}, got {shown}"
+        return f"{name} must be at most {signal.maximum:g}, got {shown}"
     if number < 0 and not signal.signed:
         return f"{name} must not be negative, got {number:g}"
+    return None
+
+
+def _check_per_class(name: str, value: Any) -> str | None:
+    """Return why a vector of one number for each class cannot be used; they may be negative."""
+    if type(value) is str or not has_dimensions(value):
+        return f"{name} must be a list of numbers, got {brief(value)}"
+    try:
+        vector = as_numbers(value, name)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    if vector.ndim != 1 or not 1 <= vector.size <= MAX_CLASSES:
+        return f"{name} must have 1 to {MAX_CLASSES} numbers in one row, got {vector.shape}"
+    peak = max(float(vector.max()), -float(vector.min()))
+    if not peak <= MAX_VALUE:
+        return f"{name} must be finite and at most {MAX_VALUE:g}, got {peak:g}"
     return None
 
 

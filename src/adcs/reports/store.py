@@ -15,6 +15,7 @@ from adcs.reports.report import (
     FACTS,
     LEARNING_SIGNALS,
     NUMBERS,
+    PER_CLASS,
     ClientReport,
     as_client_id,
     flatten,
@@ -110,6 +111,28 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         ]
         numbers = np.array([value for _, value in pairs], dtype=np.float64)
         return tuple(client for client, _ in pairs), numbers
+
+    def last_values(self, name: str, clients: Sequence[ClientId]) -> Float64Array:
+        """Return the last reported number of each client, of whatever round; NaN for none.
+
+        >>> store = ReportStore()
+        >>> refused = store.record([ClientReport(1, 5, loss=2.0)])
+        >>> store.last_values("loss", (1, 2))
+        array([ 2., nan])
+        """
+        reports = self._merged()
+        found = (getattr(reports.get(client), name, None) for client in clients)
+        return np.array([np.nan if value is None else value for value in found], dtype=np.float64)
+
+    def has(self, name: str) -> bool:
+        """Return whether any client's report has this signal.
+
+        >>> store = ReportStore()
+        >>> refused = store.record([ClientReport(1, 5, loss=2.0)])
+        >>> store.has("loss"), store.has("norm")
+        (True, False)
+        """
+        return any(getattr(report, name) is not None for report in self._merged().values())
 
     def vectors(self, clients: Sequence[ClientId]) -> FloatArray:
         """Return the updates, or sketches, of clients that have one, a row each.
@@ -277,6 +300,9 @@ class ReportStore(Mapping[ClientId, ClientReport]):
             "clients": [r.client for r in reports],
             "server_rounds": [int(r.server_round) for r in reports],
             "numbers": {name: [getattr(r, name) for r in reports] for name in NUMBERS},
+            "per_class": {
+                name: [_as_list(getattr(r, name)) for r in reports] for name in PER_CLASS
+            },
             "sketch_norms": [None if r.sketch is None else float(r.sketch.norm) for r in reports],
             "has_vector": [v is not None for v in vectors],
             # In one array of the widest type, which rounds nothing, and the types as they were.
@@ -292,9 +318,17 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         self._reports, self._table, self._facts = {}, None, set()
         table, dtypes = np.asarray(state["vectors"]), state["dtypes"]
         rows = (row.astype(dtype) for row, dtype in zip(table, dtypes, strict=True))
-        numbers = state["numbers"]
+        # States of earlier versions lack the signals that came later.
+        rows_of = state.get("per_class", {})
+        columns = {
+            **state["numbers"],
+            **{
+                name: [None if row is None else tuple(row) for row in rows_of[name]]
+                for name in rows_of
+            },
+        }
         for name in FACTS:
-            if any(value is not None for value in numbers[name]):
+            if any(value is not None for value in columns.get(name, ())):
                 self._facts.add(name)
         for i, client in enumerate(state["clients"]):
             row = next(rows) if state["has_vector"][i] else None
@@ -304,7 +338,7 @@ class ReportStore(Mapping[ClientId, ClientReport]):
                 server_round=state["server_rounds"][i],
                 update=row if norm is None else None,
                 sketch=None if norm is None or row is None else Sketch(values=row, norm=norm),
-                **{name: numbers[name][i] for name in numbers},
+                **{name: column[i] for name, column in columns.items()},
             )
 
 
@@ -335,6 +369,10 @@ def screen(reports: Iterable[ClientReport]) -> tuple[list[ClientReport], list[Re
                 seen.add(client)
             valid.append(with_plain_types(report))
     return valid, refused
+
+
+def _as_list(row: Sequence[float] | None) -> list[float] | None:
+    return None if row is None else list(row)
 
 
 def _is_late(new: ClientReport, old: ClientReport, server_round: int | None) -> bool:

@@ -104,7 +104,10 @@ class ReportTable(Sequence[ClientReport]):
         if any(c.ndim != 1 or np.ma.is_masked(c) for c in columns):
             return False
         numbers = np.concatenate(columns)
-        # Both are false for NaN.
+        # All are false for NaN.
+        bounded = [n for n in self._columns if SIGNALS[n].maximum < MAX_VALUE]
+        if not all(self._columns[name].max() <= SIGNALS[name].maximum for name in bounded):
+            return False
         return bool(numbers.min() >= 0.0 and numbers.max() <= MAX_VALUE)
 
     def copy(self) -> ReportTable:

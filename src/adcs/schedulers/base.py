@@ -27,7 +27,7 @@ import numpy as np
 from adcs._serialization import pack, unpack
 from adcs._types import ClientId
 from adcs._validation import brief, check_choice, check_int, iterate
-from adcs.reports.report import REQUESTABLE, ClientReport, as_client_id
+from adcs.reports.report import REQUESTABLE, SIGNALS, ClientReport, as_client_id
 from adcs.reports.sketch import Sketcher
 from adcs.reports.store import ReportStore
 from adcs.schedulers.constraints import UNKNOWN_GROUP, CohortConstraints
@@ -48,7 +48,8 @@ class Request:
     clients
         The clients to probe; by default none.
     signals
-        Names of requestable signals of `adcs.reports.SIGNALS`: "loss", "norm", "update".
+        Names of requestable signals of `adcs.reports.SIGNALS`: "loss", "norm", "update",
+        "rms_loss", "held_out_accuracy", "output_bias_update", "label_counts".
     sketch
         How clients sketch the update; None asks for whole updates.
 
@@ -161,6 +162,16 @@ class Scheduler(ABC):
     observed_sources: ClassVar[frozenset[Source]] = frozenset(SOURCES)
     """The sources of reports that it uses."""
 
+    training_signals: ClassVar[frozenset[str]] = frozenset({"loss", "update"})
+    """The signals that it uses of training replies, if it observes them."""
+
+    needed_signals: ClassVar[frozenset[str]] = frozenset()
+    """Signals without which it cannot tell clients apart.
+
+    While no client has reported one of them, the cohort's diagnostics say so, under "missing",
+    from round 1 on.
+    """
+
     sketch: Sketcher | None = None
     """How clients sketch their updates for it; None takes whole updates."""
 
@@ -269,6 +280,8 @@ class Scheduler(ABC):
         diagnostics = {**cohort.diagnostics, "refused": refused}
         if pending:
             diagnostics["pending"] = list(pending)
+        if server_round and (missing := self.missing_signals()):
+            diagnostics["missing"] = missing
         return Cohort(cohort.clients, cohort.weights, cohort.normalise, diagnostics)
 
     def expire(self, clients: Iterable[ClientId]) -> None:
@@ -285,6 +298,12 @@ class Scheduler(ABC):
         (None, 5)
         """
         self._expire(_sorted_ids(clients, "clients"))
+
+    def missing_signals(self) -> list[str]:
+        """Return a sentence for each needed signal that no client has reported."""
+        name = type(self).__name__
+        lacking = sorted(s for s in self.needed_signals if not self.reports.has(s))
+        return [SIGNALS[signal].how_to_report(name) for signal in lacking]
 
     def state(self) -> dict[str, Any]:
         """Return everything learned, as JSON values and NumPy arrays nested in dicts."""
