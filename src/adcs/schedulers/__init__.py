@@ -7,6 +7,7 @@ from adcs.schedulers.constraints import CohortConstraints
 from adcs.schedulers.divfl import DivFL
 from adcs.schedulers.live_adcs import LiveADCS
 from adcs.schedulers.ocs import OCS
+from adcs.schedulers.oort import Oort
 from adcs.schedulers.power_of_choice import PowerOfChoice
 from adcs.schedulers.snapshot import SnapshotScheduler
 from adcs.schedulers.static_dpp import StaticDPP
@@ -21,6 +22,7 @@ __all__ = [
     "Determinantal",
     "DivFL",
     "LiveADCS",
+    "Oort",
     "PowerOfChoice",
     "Request",
     "Scheduler",

@@ -49,6 +49,8 @@ class ADCS(DeterminantalScheduler):
     ('a', 'c')
     """
 
+    family = "mixed"
+
     def __init__(
         self,
         *,

@@ -153,6 +153,9 @@ class Scheduler(ABC):
     InTurn(seed=3, required=('a',))
     """
 
+    family: ClassVar[str] = "own"
+    """What it selects by: "random", "loss", "norm", "time", "diversity" or "mixed"."""
+
     fixed_size: bool = True
     """Whether a cohort has exactly m clients whenever that many are available."""
 

@@ -41,6 +41,8 @@ class DivFL(SnapshotScheduler):
     ((1, 4), (3.0, 1.0))
     """
 
+    family = "diversity"
+
     def __init__(
         self,
         *,

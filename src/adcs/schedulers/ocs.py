@@ -37,6 +37,7 @@ class OCS(Scheduler):
     (3, 2)
     """
 
+    family = "norm"
     observed_sources = frozenset[Source]({"enrolment", "probe"})
 
     def __init__(self, *, independent: bool = False, by_size: bool = False, **common: Any) -> None:

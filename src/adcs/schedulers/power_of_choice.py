@@ -37,6 +37,7 @@ class PowerOfChoice(Scheduler):
     ('b', 'c')
     """
 
+    family = "loss"
     observed_sources = frozenset[Source]({"enrolment", "probe"})
 
     def __init__(self, *, candidates: int | None = None, **common: Any) -> None:

@@ -42,6 +42,8 @@ class StaticDPP(DeterminantalScheduler):
     ((1, 3), ())
     """
 
+    family = "diversity"
+
     def __init__(
         self,
         *,

@@ -40,6 +40,7 @@ class Uniform(Scheduler):
     (False, 1.6667)
     """
 
+    family = "random"
     observed_sources = frozenset[Source]({"enrolment"})
 
     def __init__(self, *, by_size: bool = False, independent: bool = False, **common: Any) -> None:

@@ -93,6 +93,8 @@ class LiveADCS(Scheduler):
     ()
     """
 
+    family = "mixed"
+
     def __init__(
         self,
         *,
