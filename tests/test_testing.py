@@ -44,6 +44,8 @@ SCHEDULERS: dict[str, MakeScheduler] = {
     "LiveADCS sketched": partial(adcs.LiveADCS, sketch=SKETCH),
     "LiveADCS probing": partial(adcs.LiveADCS, refresh_every=2, probe_share=0.5),
     "LiveADCS impatient": partial(adcs.LiveADCS, patience=1.0),
+    "ActiveFL": adcs.ActiveFL,
+    "ActiveFL of all": partial(adcs.ActiveFL, dropped=0.0, uniform=0.5),
     "Oort": adcs.Oort,
     "Oort of few picks": partial(adcs.Oort, max_picks=1, exploration=0.5),
 }

@@ -9,6 +9,7 @@ from adcs.reports import ClientReport, Sketcher
 from adcs.schedulers import (
     ADCS,
     OCS,
+    ActiveFL,
     Cohort,
     DivFL,
     LiveADCS,
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ADCS",
     "OCS",
+    "ActiveFL",
     "ClientReport",
     "Cohort",
     "DivFL",

@@ -1,5 +1,6 @@
 """Schedulers: policies that decide which clients train next, under one contract."""
 
+from adcs.schedulers.active_fl import ActiveFL
 from adcs.schedulers.adcs import ADCS
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.schedulers.client_dpp import ClientDPP, Determinantal
@@ -16,6 +17,7 @@ from adcs.schedulers.uniform import Uniform
 __all__ = [
     "ADCS",
     "OCS",
+    "ActiveFL",
     "ClientDPP",
     "Cohort",
     "CohortConstraints",

@@ -7,7 +7,7 @@ that a new client is a fair candidate before the next probe.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from adcs._types import ClientId
 from adcs.dpp.constraints import Constraints
@@ -76,6 +76,66 @@ def select_with_unknown(
         weights=(*weights, *[mean] * len(drawn)),
         diagnostics={**picked.diagnostics, "drawn": drawn},
     )
+
+
+def order_with_unknown(
+    scheduler: Scheduler,
+    server_round: int,
+    clients: tuple[ClientId, ...],
+    m: int,
+    known: Sequence[ClientId],
+    order: Callable[[int], Iterable[int]],
+) -> Cohort:
+    """Return a cohort of the first known clients of an order, and of unknown ones.
+
+    Parameters
+    ----------
+    scheduler, server_round, clients, m
+        As in `select_with_unknown`.
+    known
+        The clients that the policy knows by their reports, in order; none of them pending.
+    order
+        The policy: returns positions in `known` in order of preference, for a number of slots.
+
+    Examples
+    --------
+    >>> from adcs import Uniform
+    >>> last_first = lambda count: range(2, -1, -1)
+    >>> order_with_unknown(Uniform(), 0, tuple("abc"), 2, ["a", "b", "c"], last_first).clients
+    ('c', 'b')
+    """
+
+    def select_known(count: int, constraints: Constraints) -> Cohort:
+        return Cohort.of([known[i] for i in take_rows(order(count), count, constraints)])
+
+    return select_with_unknown(scheduler, server_round, clients, m, known, select_known)
+
+
+def take_rows(order: Iterable[int], count: int, constraints: Constraints) -> list[int]:
+    """Return the first rows of an order of preference, under caps and required rows.
+
+    >>> take_rows([3, 2, 1, 0], 2, Constraints(required=[0], groups="aabb", caps={"b": 1}))
+    [0, 3]
+    """
+    labels = constraints.groups
+    room = dict(constraints.caps) if isinstance(constraints.caps, Mapping) else {}
+    chosen: list[int] = []
+    taken = set(constraints.given)
+    if labels is not None:
+        for row in constraints.given:
+            if labels[row] in room:
+                room[labels[row]] -= 1
+    for row in (*constraints.required, *order):
+        if len(chosen) == count:
+            break
+        label = None if labels is None else labels[row]
+        if row in taken or room.get(label, 1) <= 0:
+            continue
+        taken.add(row)
+        chosen.append(int(row))
+        if label in room:
+            room[label] -= 1
+    return chosen
 
 
 def _draw(
