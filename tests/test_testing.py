@@ -46,6 +46,8 @@ SCHEDULERS: dict[str, MakeScheduler] = {
     "LiveADCS impatient": partial(adcs.LiveADCS, patience=1.0),
     "ActiveFL": adcs.ActiveFL,
     "ActiveFL of all": partial(adcs.ActiveFL, dropped=0.0, uniform=0.5),
+    "ClusteredSampling": adcs.ClusteredSampling,
+    "ClusteredSampling sketched": partial(adcs.ClusteredSampling, sketch=SKETCH),
     "Oort": adcs.Oort,
     "Oort of few picks": partial(adcs.Oort, max_picks=1, exploration=0.5),
 }

@@ -4,6 +4,7 @@ from adcs.schedulers.active_fl import ActiveFL
 from adcs.schedulers.adcs import ADCS
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.schedulers.client_dpp import ClientDPP, Determinantal
+from adcs.schedulers.clustered_sampling import ClusteredSampling
 from adcs.schedulers.constraints import CohortConstraints
 from adcs.schedulers.divfl import DivFL
 from adcs.schedulers.live_adcs import LiveADCS
@@ -19,6 +20,7 @@ __all__ = [
     "OCS",
     "ActiveFL",
     "ClientDPP",
+    "ClusteredSampling",
     "Cohort",
     "CohortConstraints",
     "Determinantal",
