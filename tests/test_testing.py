@@ -48,6 +48,10 @@ SCHEDULERS: dict[str, MakeScheduler] = {
     "ActiveFL of all": partial(adcs.ActiveFL, dropped=0.0, uniform=0.5),
     "ClusteredSampling": adcs.ClusteredSampling,
     "ClusteredSampling sketched": partial(adcs.ClusteredSampling, sketch=SKETCH),
+    "FedCor": partial(adcs.FedCor, fit_steps=20),
+    "FedCor soon": partial(adcs.FedCor, warm_up=1, refit_every=2, fit_steps=10, refit_steps=5),
+    "HiCSFL": adcs.HiCSFL,
+    "HiCSFL of two clusters": partial(adcs.HiCSFL, clusters=2, temperature=1.0),
     "Oort": adcs.Oort,
     "Oort of few picks": partial(adcs.Oort, max_picks=1, exploration=0.5),
 }

@@ -87,19 +87,41 @@ def label_counts(
     (['a', 'b'], array([[3., 0.],
            [0., 2.]]))
     """
-    found = [
-        (client, report.label_counts)
+    known, table = per_class_rows(reports, clients, "label_counts")
+    usable = (table > 0.0).any(axis=1)
+    return [known[i] for i in np.flatnonzero(usable)], np.maximum(table[usable], 0.0)
+
+
+def per_class_rows(
+    reports: ReportStore, clients: Sequence[ClientId], name: str
+) -> tuple[list[ClientId], Float64Array]:
+    """Return those of the clients that reported a vector of most clients' size, and the vectors.
+
+    Parameters
+    ----------
+    reports, clients
+        The reports, and the clients to read.
+    name
+        A signal of one number for each class: "label_counts" or "output_bias_update".
+
+    Examples
+    --------
+    >>> from adcs.reports import ClientReport
+    >>> reports = ReportStore()
+    >>> refused = reports.record([ClientReport("a", 0, output_bias_update=[0.5, -0.5])])
+    >>> per_class_rows(reports, ["a", "b"], "output_bias_update")
+    (['a'], array([[ 0.5, -0.5]]))
+    """
+    found: list[tuple[ClientId, Sequence[float]]] = [
+        (client, row)
         for client in clients
-        if (report := reports.get(client)) is not None and report.label_counts is not None
+        if (report := reports.get(client)) is not None
+        and (row := getattr(report, name)) is not None
     ]
-    sizes = Counter(len(counts) for _, counts in found)
+    sizes = Counter(len(row) for _, row in found)
     classes = max(sizes, key=lambda size: (sizes[size], -size), default=0)
-    usable = [
-        (client, counts)
-        for client, counts in found
-        if len(counts) == classes and any(count > 0 for count in counts)
-    ]
+    usable = [(client, row) for client, row in found if len(row) == classes]
     table = np.empty((len(usable), classes))
-    for row, (_, counts) in zip(table, usable, strict=True):
-        row[:] = counts
-    return [client for client, _ in usable], np.maximum(table, 0.0)
+    for into, (_, row) in zip(table, usable, strict=True):
+        into[:] = row
+    return [client for client, _ in usable], table

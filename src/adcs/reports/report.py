@@ -128,7 +128,8 @@ class ClientReport:
     held_out_accuracy
         The accuracy on the client's held-out data, from 0 to 1, a learning signal.
     output_bias_update
-        The update of the output layer's bias, one number for each class, a learning signal.
+        The output layer's bias after local training minus the bias received, one number for each
+        class; a learning signal.
     examples
         Number of training examples.
     compute_seconds, communication_seconds
@@ -192,7 +193,7 @@ class ClientReport:
             kind="per_class",
             signed=True,
             work="update",
-            meaning="the update of the output layer's bias",
+            meaning="the output layer's bias after training minus the bias received",
         ),
     )
     examples: int | None = field(

@@ -7,6 +7,8 @@ from adcs.schedulers.client_dpp import ClientDPP, Determinantal
 from adcs.schedulers.clustered_sampling import ClusteredSampling
 from adcs.schedulers.constraints import CohortConstraints
 from adcs.schedulers.divfl import DivFL
+from adcs.schedulers.fedcor import FedCor
+from adcs.schedulers.hics_fl import HiCSFL
 from adcs.schedulers.live_adcs import LiveADCS
 from adcs.schedulers.ocs import OCS
 from adcs.schedulers.oort import Oort
@@ -25,6 +27,8 @@ __all__ = [
     "CohortConstraints",
     "Determinantal",
     "DivFL",
+    "FedCor",
+    "HiCSFL",
     "LiveADCS",
     "Oort",
     "PowerOfChoice",
