@@ -8,12 +8,16 @@ from adcs._select import select
 from adcs.reports import ClientReport, Sketcher
 from adcs.schedulers import (
     ADCS,
+    FLIPS,
     OCS,
+    REFL,
     ActiveFL,
     ClusteredSampling,
     Cohort,
     DivFL,
+    FedCBS,
     FedCor,
+    FedCS,
     HiCSFL,
     LiveADCS,
     Oort,
@@ -21,6 +25,7 @@ from adcs.schedulers import (
     Request,
     Scheduler,
     StaticDPP,
+    TiFL,
     Uniform,
 )
 
@@ -28,12 +33,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ADCS",
+    "FLIPS",
     "OCS",
+    "REFL",
     "ActiveFL",
     "ClientReport",
     "ClusteredSampling",
     "Cohort",
     "DivFL",
+    "FedCBS",
+    "FedCS",
     "FedCor",
     "HiCSFL",
     "LiveADCS",
@@ -43,6 +52,7 @@ __all__ = [
     "Scheduler",
     "Sketcher",
     "StaticDPP",
+    "TiFL",
     "Uniform",
     "__version__",
     "select",
