@@ -611,11 +611,19 @@ def test_a_run_without_training_is_announced(tmp_path: Path) -> None:
 def test_schedulers_are_listed() -> None:
     result = adcs("schedulers")
     assert all(name in result.stdout for name in NAMES)
-    assert "candidates=None" in result.stdout
+    for title in ("At random", "By loss", "By norm", "By time", "By diversity"):
+        assert title in result.stdout
+    assert "100 evaluations" in " ".join(result.stdout.split())
     one = adcs("schedulers", "ADCS")
     assert "R: all clients are probed, and the kernel is rebuilt, every R rounds." in one.stdout
     assert "refresh_every=20" in one.stdout
-    assert ">>>" not in one.stdout
+    oort = adcs("schedulers", "Oort", "-n", 1000, "-m", 50, "-d", 100).stdout
+    for part in ("Formula", "Reading", "References", ">>> ", "cutoff=0.95"):
+        assert part in oort
+    assert "N = 1000, m = 50, d = 100, beyond training: 200 B up" in oort
+    assert "--per-round must be a whole number from 1 to 5" in refused(
+        adcs("schedulers", "-n", 5, "-m", 6)
+    )
     assert "did you mean ADCS" in refused(adcs("schedulers", "ADSC"))
 
 

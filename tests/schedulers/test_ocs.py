@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -73,3 +75,37 @@ def test_norms_of_zero_have_equal_probabilities():
 
 def test_if_all_norms_are_zero_probabilities_are_equal():
     assert optimal_probabilities(np.zeros(4), 2).tolist() == [0.5] * 4
+
+
+class Scripted:
+    """A random generator that returns given numbers."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def random(self, size):
+        assert size == len(self.numbers)
+        return self.numbers
+
+
+@pytest.mark.parametrize("m", [1, 2, 4])
+def test_independent_sampling_is_unbiased_by_enumeration(m, monkeypatch) -> None:
+    """Over all 2^5 outcomes, the mean of sum p w g is sum p g."""
+    norms = np.array([0.2, 0.5, 1.0, 4.0, 2.0])
+    chance, share = optimal_probabilities(norms, m), np.arange(1.0, 6.0) / 15.0
+    updates = np.random.default_rng(0).standard_normal(5)
+    scheduler = adcs.OCS(independent=True)
+    reports = [adcs.ClientReport(c, 0, norm=norm) for c, norm in enumerate(norms)]
+    scheduler.observe(0, reports, "probe")
+    mean = 0.0
+    for outcome in itertools.product([True, False], repeat=5):
+        included = np.array(outcome)
+        numbers = np.where(included, chance / 2, (1 + chance) / 2)
+        monkeypatch.setattr(scheduler, "rng", lambda r, numbers=numbers: Scripted(numbers))
+        cohort = scheduler.select(0, range(5), m)
+        p = np.prod(np.where(included, chance, 1 - chance))
+        rows = list(cohort.clients)
+        if p > 0.0:
+            assert rows == np.flatnonzero(included).tolist()
+            mean += p * float(share[rows] * cohort.weights @ updates[rows])
+    assert mean == pytest.approx(float(share @ updates), rel=1e-9)

@@ -1,4 +1,4 @@
-"""The typer application, and its commands `schedulers` and `data`."""
+"""The typer application, and its command `data`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from adcs.cli.console import show_table
 from adcs.cli.errors import guarded
 from adcs.cli.explain import explain
 from adcs.cli.options import check_folder
+from adcs.cli.schedulers import schedulers
 from adcs.cli.theory import theory
-from adcs.experiments.specs import NAMES, describe
 from adcs.simulation.datasets import available, fetch
 
 
@@ -44,6 +44,7 @@ app.add_typer(data, name="data")
 app.command()(compare)
 app.command()(explain)
 app.command()(theory)
+app.command()(schedulers)
 
 
 def _print_version(wanted: bool) -> None:
@@ -64,31 +65,6 @@ def _set_up(
     # Messages of the library, such as those about downloads, go to stderr.
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("adcs").setLevel(logging.INFO)
-
-
-@app.command()
-@guarded
-def schedulers(
-    spec: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME|file.py:Class]", help="Show the settings of this one."),
-    ] = None,
-) -> None:
-    """List the schedulers, or describe one and its settings."""
-    if spec is not None:
-        found = describe(spec)
-        text = found.text.partition("\nExamples\n")[0]  # Examples are for Python.
-        typer.echo(
-            f"{text.strip()}\n\nDefaults: {found.own}\nSettings of all schedulers: {found.common}"
-        )
-        return
-    every = {name: describe(name) for name in NAMES}
-    rows = [[name, one.text.partition("\n")[0], one.own] for name, one in every.items()]
-    show_table("Schedulers", ["name", "what it selects", "settings"], rows, text=True)
-    typer.echo(
-        f"Settings of all: {every['Uniform'].common}; sketch=256 is a sketch of that size.\n"
-        "Details: adcs schedulers NAME. Your own: file.py:Class, a subclass of adcs.Scheduler."
-    )
 
 
 @data.command("list")
