@@ -25,7 +25,13 @@ import numpy as np
 
 from adcs._serialization import pack, unpack
 from adcs._types import ClientId
-from adcs.reports.report import NUMBERS, PER_CLASS, SIGNALS, ClientReport
+from adcs.reports.report import (
+    LEARNING_SIGNALS,
+    NUMBERS,
+    PER_CLASS,
+    SIGNALS,
+    ClientReport,
+)
 from adcs.reports.sketch import Sketch
 from adcs.reports.table import ReportTable
 from adcs.schedulers.base import Cohort, Request, Scheduler

@@ -39,7 +39,7 @@ def test_settings_may_be_tables():
         ("json:JSONDecoder", "not a subclass"),
         ("ADCS(0.5)", "must look like"),
         ("ADCS(theta=open('x'))", "must look like"),
-        ("Foo", "unknown scheduler 'Foo'; there are ADCS, DivFL"),
+        ("Foo", "unknown scheduler 'Foo'; there are ADCS, ActiveFL"),
         ("patient.py", "file.py:Class"),
         ("ADCS(thet=0.1)", "ADCS has no setting 'thet'; did you mean theta?"),
         (

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 import adcs
-from adcs.testing import FakeClients
-
 from adcs.dpp.constraints import Constraints
 from adcs.schedulers.unknown_clients import take_rows
+from adcs.testing import FakeClients
 
 
 def test_weights_are_equal_if_no_client_is_known():
@@ -36,6 +35,7 @@ def test_a_client_with_expired_reports_gets_a_fair_share(make):
         assert chosen[False] == 100
     # 20 on average, by a seeded draw.
     assert 8 <= chosen[True] <= 35
+
 
 def test_rows_in_order_keep_caps_given_and_required_rows() -> None:
     constraints = Constraints(required=[4], groups="aabbc", caps={"a": 1, "b": 2}, given=[2])
