@@ -65,3 +65,9 @@ def test_an_update_that_cannot_be_used_is_explained_in_the_answer() -> None:
     question = ProbeQuestion(sketch=Sketcher(), loss_key="loss", weight_key="n")
     answer = answer_probe(question, {"loss": 1.5, "n": [1, 2]}, update, 0.5)
     assert answer == {"loss": 1.5, "refused": "array 'w' must be finite", "seconds": 0.5}
+
+
+@pytest.mark.parametrize("signals", [{"label_counts"}, {"held_out_accuracy"}, {"loss", "rms_loss"}])
+def test_signals_without_an_update_are_an_evaluation(signals) -> None:
+    probe = plan_probe(Request((1,), frozenset(signals)), 3, MODEL, CHECKS)
+    assert (probe.handler, probe.question, probe.purpose.signals) == ("evaluate", None, signals)

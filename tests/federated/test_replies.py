@@ -99,3 +99,59 @@ def test_most_replies_decide_the_usual_layout() -> None:
     assert usual_layout([two, one, one], last=two) == one
     assert usual_layout([one, two], last=one) == one
     assert usual_layout([one, two], last=None) == usual_layout([two, one], last=None) == two
+
+
+def test_metrics_of_the_names_of_signals_are_read() -> None:
+    signals = {
+        "rms_loss": 0.7,
+        "held_out_accuracy": 0.9,
+        "label_counts": [3, -1, 5],
+        "compute_seconds": 2.0,
+        "communication_seconds": 1.0,
+        "availability": 0.25,
+    }
+    reply = PlainReply({"w": np.ones(3)}, {**METRICS, **signals})
+    usable, record = read({7: reply}, Purpose("training", 2, MODEL))
+    [report] = usable.reports
+    assert {name: getattr(report, name) for name in signals} == signals
+    assert not record.refused
+
+
+def test_the_last_array_is_the_output_bias_unless_a_metric_says_otherwise() -> None:
+    model = SentModel({"w": np.zeros((2, 3)), "b": np.ones(2)})
+    arrays = {"w": np.ones((2, 3)), "b": np.array([1.5, 0.0])}
+    replies = {
+        1: PlainReply(arrays, METRICS),
+        2: PlainReply(arrays, {**METRICS, "output_bias_update": [9.0, 9.0]}),
+    }
+    for client, expected in ((1, [0.5, -1.0]), (2, [9.0, 9.0])):
+        usable, _ = read({client: replies[client]}, Purpose("training", 0, model))
+        assert list(usable.reports[0].output_bias_update) == expected
+    usable, _ = read(
+        {1: PlainReply({"w": np.ones((2, 3))}, METRICS)},
+        Purpose("training", 0, SentModel({"w": np.zeros((2, 3))})),
+    )
+    assert usable.reports[0].output_bias_update is None
+
+
+def test_an_evaluation_without_a_requested_signal_says_how_to_report_it() -> None:
+    purpose = Purpose("probe", 0, signals=frozenset({"label_counts"}))
+    replies = {
+        1: PlainReply(metrics={"eval_loss": 0.3, "label_counts": [1, 2]}),
+        2: PlainReply(metrics={"eval_loss": 0.3}),
+        3: PlainReply(metrics={"label_counts": [1, float("nan")]}),
+    }
+    usable, record = read(replies, purpose)
+    assert [(r.client, r.label_counts, r.loss) for r in usable.reports] == [(1, [1, 2], None)]
+    reasons = {entry["client"]: entry["reason"] for entry in record.refused}
+    assert reasons[2] == (
+        "evaluate reply must have a metric 'label_counts' (the number of training examples of each "
+        "class): return it from your evaluate handler, got ['eval_loss']"
+    )
+    assert "finite" in reasons[3]
+
+
+def test_the_rms_loss_is_not_taken_for_the_loss() -> None:
+    reply = PlainReply(metrics={"eval_loss": 0.3, "rms_loss": 0.5})
+    usable, _ = read({1: reply}, Purpose("probe", 0))
+    assert (usable.reports[0].loss, usable.reports[0].rms_loss) == (0.3, 0.5)

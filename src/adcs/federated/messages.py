@@ -185,6 +185,8 @@ class Purpose:
         than for a training reply.
     sketch
         How the update in that answer is sketched; None if it has the norm alone.
+    signals
+        The signals that an evaluation is asked for.
 
     Examples
     --------
@@ -197,6 +199,7 @@ class Purpose:
     model: SentModel | None = None
     expects_answer: bool = False
     sketch: Sketcher | None = None
+    signals: frozenset[str] = frozenset({"loss"})
 
 
 class ClientReply(ABC):

@@ -3,7 +3,8 @@
 A probe asks clients for the signals that the scheduler requests before it selects. Which form it
 takes depends on the signals:
 
-- the loss alone is an evaluation of the model that is about to be trained;
+- losses, accuracies and label histograms are an evaluation of the model that is about to be
+  trained, whose metrics have these names;
 - a whole update is the training of the round itself: replies of selected clients are aggregated;
 - a sketch or a norm is a `ProbeQuestion`. The client's probe handler runs the user's training on a
   copy of the client's state and answers with these signals only.
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from adcs.federated.messages import Purpose, SentModel
 from adcs.federated.replies import ReplyChecks, metric_signals
+from adcs.reports.report import PER_CLASS, SIGNALS
 from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Request
 
@@ -142,7 +144,7 @@ def answer_probe(
     answer: dict[str, Any] = {
         name: value
         for name, value in {**named, **metric_signals(metrics)}.items()
-        if isinstance(value, (int, float))
+        if isinstance(value, (int, float)) or name in PER_CLASS
     }
     try:
         layers = update()
@@ -207,8 +209,8 @@ def plan_probe(request: Request, server_round: int, model: SentModel, checks: Re
     >>> plan_probe(Request((3, 7), frozenset({"update"})), 0, model, checks).is_training
     True
     """
-    if request.signals == {"loss"}:
-        return Probe(Purpose("probe", server_round), "evaluate")
+    if all(SIGNALS[name].work != "update" for name in request.signals):
+        return Probe(Purpose("probe", server_round, signals=request.signals), "evaluate")
     wants_update = "update" in request.signals
     if wants_update and request.sketch is None:
         return Probe(Purpose("probe", server_round, model), "train")

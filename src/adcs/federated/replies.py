@@ -26,18 +26,24 @@ from adcs.federated.messages import (
     Stage,
 )
 from adcs.federated.recorder import RoundRecord
-from adcs.reports.report import MAX_VALUE, NUMBERS, ClientReport, validate_report
+from adcs.reports.report import (
+    MAX_CLASSES,
+    MAX_VALUE,
+    NUMBERS,
+    PER_CLASS,
+    SIGNALS,
+    ClientReport,
+    validate_report,
+)
 from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Cohort
 
 METRIC_SIGNALS = tuple(
-    name
-    for name in NUMBERS
-    if name not in ("loss", "norm", "examples", "compute_seconds", "communication_seconds")
+    name for name in (*NUMBERS, *PER_CLASS) if name not in ("loss", "norm", "examples")
 )
-"""Signals that clients report as a metric of the same name.
+"""Signals that clients report as a metric of the same name: a number, or a list of numbers.
 
-The loss and the number of examples have names that the user chooses; norm and times are measured.
+The loss and the number of examples have names that the user chooses; the norm is measured.
 """
 
 
@@ -255,7 +261,7 @@ class ReplyReader:
     ) -> ClientReport:
         """Return the report in a reply, or raise ValueError with what is wrong with it."""
         if purpose.model is None:
-            return self._loss_report(client, purpose, reply.metrics)
+            return self._evaluation_report(client, purpose, reply.metrics)
         answer = _expected_answer(purpose, reply)
         if answer is not None:
             return self._answer_report(client, purpose, purpose.model, answer)
@@ -270,6 +276,9 @@ class ReplyReader:
             vector = np.concatenate([layer.ravel() for layer in update])
             # Part of the model may be frozen; the rest of the reply can still be used.
             if vector.any():
+                if update[-1].ndim == 1 and update[-1].size <= MAX_CLASSES:
+                    # The last array of a model is the bias of its output layer, if it has one.
+                    signals["output_bias_update"] = update[-1]
                 if sketch is None:
                     signals["update"] = vector
                     signals["norm"] = float(np.linalg.norm(vector))
@@ -281,8 +290,7 @@ class ReplyReader:
             purpose.server_round,
             loss=metrics.get(self.checks.loss_key),
             examples=None if weight_key is None else metrics[weight_key],
-            **signals,
-            **metric_signals(metrics),
+            **{**signals, **metric_signals(metrics)},
         )
 
     def _answer_report(
@@ -308,17 +316,30 @@ class ReplyReader:
             norm=None if purpose.sketch is not None else answer.get("norm"),
             sketch=sketch,
             examples=answer.get("examples"),
-            compute_seconds=answer.get("seconds"),
-            **metric_signals(answer),
+            **{"compute_seconds": answer.get("seconds"), **metric_signals(answer)},
         )
 
-    def _loss_report(
+    def _evaluation_report(
         self, client: ClientId, purpose: Purpose, metrics: Mapping[str, Any]
     ) -> ClientReport:
-        """Return the report in an evaluation that was a probe for the loss."""
+        """Return the report in an evaluation that was a probe for numbers."""
+        signals = metric_signals(metrics)
+        for name in sorted(purpose.signals - {"loss"}):
+            if name not in signals:
+                raise ValueError(
+                    f"evaluate reply must have a metric {name!r} ({SIGNALS[name].meaning}): return "
+                    f"it from your evaluate handler, got {sorted(metrics)}"
+                )
+        loss = self._loss_of(metrics) if "loss" in purpose.signals else None
+        return ClientReport(client, purpose.server_round, loss=loss, **signals)
+
+    def _loss_of(self, metrics: Mapping[str, Any]) -> Any:
+        """Return the loss in an evaluation's metrics, or raise ValueError."""
         key = self.checks.loss_key
         if key not in metrics:
-            losses = [name for name in metrics if "loss" in name.lower()]
+            losses = [
+                name for name in metrics if "loss" in name.lower() and name not in METRIC_SIGNALS
+            ]
             if len(losses) != 1:
                 raise ValueError(
                     f"evaluate reply must have a metric {key!r}, or one with 'loss' in its name, "
@@ -326,9 +347,7 @@ class ReplyReader:
                 )
             key = losses[0]
         check_finite({key: metrics[key]})
-        return ClientReport(
-            client, purpose.server_round, loss=metrics[key], **metric_signals(metrics)
-        )
+        return metrics[key]
 
     def _refuse_unusual(
         self, name: str, layouts: Mapping[ClientId, Layout], record: RoundRecord, stage: Stage

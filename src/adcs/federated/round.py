@@ -349,6 +349,9 @@ class RoundDriver(Generic[Reply]):
         self._enrol(current.server_round, usable.reports)
         if observes:
             self.scheduler.observe(current.server_round, usable.reports, "training")
+            if usable.reports:
+                for sentence in self.scheduler.missing_signals():
+                    self.warn_once(sentence, sentence)
         if usable.trained and has_weights(record.cohort):
             self._apply_weights(current, model, usable.trained)
         contents = sum(reply.error is None for reply in exchange.replies.values())
