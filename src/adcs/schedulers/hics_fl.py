@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy.spatial.distance import pdist
 
 from adcs._types import ClientId, Float64Array
 from adcs._validation import check_int, check_number
@@ -136,9 +137,9 @@ class HiCSFL(Scheduler):
     def _cluster(self, changes: Float64Array, entropy: Float64Array, m: int) -> Any:
         """Return each client's cluster."""
         n = len(changes)
-        upper = np.triu_indices(n, k=1)
-        gaps = np.abs(entropy[upper[0]] - entropy[upper[1]])
-        distances = condensed_angles(changes) + self.entropy_weight * gaps
+        distances = pdist(entropy[:, None], "cityblock")
+        distances *= self.entropy_weight
+        distances += condensed_angles(changes)
         return ward_clusters(distances, n, self.clusters or m)
 
     def state(self) -> dict[str, Any]:
