@@ -44,7 +44,7 @@ class LabelScheduler(Scheduler):
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         self._history = SelectionHistory()
-        self._asked: dict[ClientId, int] = {}  # when clients without a histogram were asked
+        self._requested: dict[ClientId, int] = {}  # when clients without a histogram were asked
 
     def _lacking(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
         return [
@@ -58,25 +58,25 @@ class LabelScheduler(Scheduler):
         due = tuple(
             client
             for client in self._lacking(clients)
-            if client not in self._asked or server_round >= self._asked[client] + ASK_AGAIN
+            if client not in self._requested or server_round >= self._requested[client] + ASK_AGAIN
         )
         return Request(due, frozenset({"label_counts"})) if due else Request()
 
     def _note(self, server_round: int, clients: tuple[ClientId, ...]) -> None:
         """Note who was asked in this round and sent no histogram."""
         for client in self._request(server_round, clients, 1).clients:
-            self._asked[client] = server_round
+            self._requested[client] = server_round
 
     def state(self) -> dict[str, Any]:
         """Return everything learned."""
         return {
             **super().state(),
             "history": self._history.state(),
-            "asked": [[client, server_round] for client, server_round in self._asked.items()],
+            "requested": [[client, server_round] for client, server_round in self._requested.items()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state."""
         super().restore(state)
         self._history.restore(state["history"])
-        self._asked = {client: int(server_round) for client, server_round in state["asked"]}
+        self._requested = {client: int(server_round) for client, server_round in state["requested"]}

@@ -134,7 +134,7 @@ class FedCor(Scheduler):
 
     def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Select uniformly, or greedily by the fitted covariance."""
-        self._learn(server_round, clients)
+        self._update_model(server_round, clients)
         rng = self.rng(server_round, purpose=1)
         if self._is_uniform(server_round) or not self.model.clients:
             return Cohort.of(self.take([clients[i] for i in rng.permutation(len(clients))], m))
@@ -171,7 +171,7 @@ class FedCor(Scheduler):
         position = {row[client]: i for i, client in enumerate(known)}
         return [position[i] for i in chosen]
 
-    def _learn(self, server_round: int, clients: tuple[ClientId, ...]) -> None:
+    def _update_model(self, server_round: int, clients: tuple[ClientId, ...]) -> None:
         """Note losses and their changes, and fit the covariance after a uniform cohort."""
         reported, values = self.reports.fresh_values("loss", server_round, clients)
         losses = dict(zip(reported, values.tolist(), strict=True))
