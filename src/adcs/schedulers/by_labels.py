@@ -72,7 +72,7 @@ class LabelScheduler(Scheduler):
         return {
             **super().state(),
             "history": self._history.state(),
-            "requested": [[client, server_round] for client, server_round in self._requested.items()],
+            "requested": [list(pair) for pair in self._requested.items()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
