@@ -1,13 +1,14 @@
-"""Scheduler specs: files of a user's own, settings, errors."""
+"""Specs of objects: files of a user's own, settings, errors."""
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 import pytest
 
 from adcs.cli.options import schedulers
-from adcs.experiments.specs import make_scheduler
+from adcs.experiments.specs import SpecKind, absolute, make_scheduler
 
 
 def test_own_file(tmp_path):
@@ -74,3 +75,28 @@ def test_a_class_of_ones_own_decides_what_it_takes(tmp_path):
     assert (made.hidden, made.theta) == ("x", 0.5)
     with pytest.raises(ValueError, match="Loose has no setting 'teta'; did you mean theta"):
         make_scheduler(f"{path}:Loose(teta=0.5)", seed=0)
+
+
+NUMBER = SpecKind("number", "Fraction or file.py:make", {"Fraction": Fraction})
+
+
+def test_other_kinds_of_objects(tmp_path):
+    path = tmp_path / "numbers_of_mine.py"
+    path.write_text(
+        "def thirds(*, of: int = 1):\n    return of / 3\nclass Ten(int):\n    pass\nHALF = 0.5\n"
+    )
+    assert NUMBER.make("Fraction(numerator=3)") == 3
+    assert NUMBER.make("Fraction", numerator=2) == 2
+    assert NUMBER.make(f"{path}:thirds(of=6)") == 2.0
+    assert absolute(f"{path}:thirds(of=6)") == f"{path.resolve()}:thirds(of=6)"
+    for spec, sentence in {
+        "Fractoin": "unknown number 'Fractoin'; did you mean Fraction?",
+        "Fraction(1)": "number 'Fraction(1)' must look like Fraction or file.py:make",
+        f"{path}:third": "has no 'third'; did you mean thirds?",
+        f"{path}:HALF": "HALF is not a class or function; there are thirds, Ten",
+        f"{path}:thirds(off=6)": "thirds has no setting 'off'; did you mean of?",
+        f"{path}:thirds(of='a')": "of must be a whole number, got 'a'",
+        "nowhere.py:make": "number 'nowhere.py:make': there is no file nowhere.py",
+    }.items():
+        with pytest.raises(ValueError, match=re.escape(sentence)):
+            NUMBER.make(spec)

@@ -23,7 +23,7 @@ from adcs.experiments.config import (
     with_options,
     with_underscores,
 )
-from adcs.experiments.specs import split
+from adcs.experiments.specs import absolute as absolute_spec
 from adcs.run_folder import RunFolder
 
 
@@ -89,6 +89,8 @@ def _of_setting(each: Setting) -> GeneratedOption:
         plain, parse = str, functools.partial(sizes, option=_dashed(each.option))
     elif each.option == "data":
         parse = absolute
+    elif each.is_spec:
+        parse = absolute_spec
     choices = f" One of {', '.join(types)}." if get_origin(each.hint) is Literal else ""
     return GeneratedOption(
         each.option,
@@ -149,9 +151,7 @@ def schedulers(specs: Sequence[str]) -> dict[str, str]:
         label, spec = match.groups() if match else (text.strip(), text.strip())
         if label in found:
             raise ValueError(f"schedulers must have distinct labels, got {label!r} twice")
-        file, call = split(spec)
-        # A resume from another directory must find the file again.
-        found[label] = f"{Path(file).resolve()}:{call}" if file.endswith(".py") else spec
+        found[label] = absolute_spec(spec)
     return found
 
 

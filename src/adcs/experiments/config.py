@@ -345,6 +345,8 @@ class Setting(NamedTuple):
     summary
         Its words in a summary: a format, or a function of the value. None is "option = value"
         where the value is not the default.
+    is_spec
+        Whether the value may be the spec of a user's own object, `file.py:Class`.
     """
 
     section: str
@@ -357,6 +359,7 @@ class Setting(NamedTuple):
     metavar: str | None
     bounds: dict[str, Any]
     summary: str | Callable[[Any], str] | None
+    is_spec: bool
 
     @property
     def name(self) -> str:
@@ -396,6 +399,7 @@ def _settings() -> Iterator[Setting]:
                     if hasattr(bound, name)
                 },
                 extra.get("summary"),
+                bool(extra.get("is_spec")),
             )
 
 

@@ -45,6 +45,7 @@ def declare(
     option: str | None = None,
     metavar: str | None = None,
     summary: str | Callable[[Any], str] | None = None,
+    is_spec: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
     """Return a setting's declaration, by the names of pydantic's `Field` arguments.
@@ -60,6 +61,8 @@ def declare(
     summary
         Words of the setting in a summary: a format, or a function of the value. None is
         "option = value" where the value is not the default.
+    is_spec
+        Whether the value may be the spec of a user's own object, `file.py:Class`.
     **more
         Bounds: ge, gt, le, lt. Numbers are always finite.
 
@@ -68,7 +71,7 @@ def declare(
     >>> declare("Number of seeds.", ge=1)["ge"]
     1
     """
-    extra = {"option": option, "metavar": metavar, "summary": summary}
+    extra = {"option": option, "metavar": metavar, "summary": summary, "is_spec": is_spec}
     # Strict: neither 1.0 nor "1" nor true stands for 1.
     return {"description": help, "json_schema_extra": extra, "strict": True, **more}
 
