@@ -29,7 +29,7 @@ from adcs.simulation.network import NetworkSettings
         ({"rounds": True}, "True"),
         ({"lr": 0.0}, "0.0"),
         ({"lr": "fast"}, "fast"),
-        ({"local": "some"}, "steps, full"),
+        ({"local": "some"}, "sgd, full"),
         ({"local": "full", "steps": 3}, "steps must be 1 where local is full, got 3"),
         ({"schedulers": []}, "at least one"),
         ({"schedulers": ["Unifrom"]}, "Uniform"),

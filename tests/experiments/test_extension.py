@@ -19,8 +19,6 @@ from adcs.experiments.runner import run_task, tasks
 from adcs.experiments.statistics import METRICS, Metric
 from adcs.experiments.tables import number_table
 from adcs.run_folder import RunFolder
-from adcs.simulation.local_training import LOCAL_TRAINING, SingleStep
-from adcs.simulation.models import widened
 from adcs.simulation.partition import KINDS, Partition
 
 SETTINGS: dict[str, Any] = {
@@ -66,35 +64,32 @@ def test_a_metric_of_records_is_checked(tmp_path: Path, monkeypatch: pytest.Monk
         checked_records(folder, Experiment.of(**SETTINGS))
 
 
-def test_a_kind_of_local_training_is_declared_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Clipped(SingleStep):
-        """One step, with gradients of norm 0.01 at most."""
+CLIPPED = """
+import numpy as np
+from adcs.simulation import Aggregation, ClientResult, LocalTraining
 
-        def updates(self, run: int, clients: Any) -> Any:
-            rows = super().updates(run, clients)
-            norms = np.linalg.norm(rows, axis=1, keepdims=True)
-            return rows * np.minimum(1.0, 0.01 / norms)
+class Clipped(LocalTraining):
+    def __init__(self, norm=0.01):
+        self.norm = norm
+    def train(self, work):
+        loss, gradient = work.loss_and_gradient(work.w, *work.batches[0])
+        return ClientResult(loss, gradient * min(1.0, self.norm / np.linalg.norm(gradient)))
 
-        def aggregate(self, cohorts: Any) -> Any:
-            sums = [weights @ self.updates(i, who) for i, (who, weights) in enumerate(cohorts)]
-            return np.array(sums, dtype=np.float32)
+class Halved(Aggregation):
+    def aggregate(self, updates, weights):
+        return weights @ updates / 2
+"""
 
-    def clipped(training: Any, federation: Any, model: Any) -> Any:
-        return lambda parameters, server_round: Clipped(
-            federation, widened(model), parameters, server_round
-        )
 
-    from adcs.simulation import Simulation, Training
-
-    with pytest.raises(ValueError, match="'clipped'"):
-        Training(m=2, local="clipped")
-    monkeypatch.setitem(LOCAL_TRAINING, "clipped", clipped)  # type: ignore[misc]
-    made = Experiment.of(**{**SETTINGS, "schedulers": ["Uniform"]}).simulation(0)
-    simulation = Simulation(
-        made.federation, made.model, {"U": made.runs[0].scheduler}, Training(m=2, local="clipped")
+def test_local_training_and_aggregation_are_one_class_each(tmp_path: Path) -> None:
+    path = tmp_path / "clipped.py"
+    path.write_text(CLIPPED)
+    experiment = Experiment.of(
+        **{**SETTINGS, "schedulers": ["Uniform"]},
+        local=f"{path}:Clipped(norm=0.02)",
+        aggregation=f"{path}:Halved",
     )
+    simulation = experiment.simulation(0)
     simulation.run(3)
     assert 0.0 < np.linalg.norm(simulation.parameters) <= 3 * 0.001 * 0.01 * (1 + 1e-6)
 

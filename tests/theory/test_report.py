@@ -26,7 +26,7 @@ SPECS = {"Uniform": "Uniform", "ADCS": "ADCS(theta=0.5, refresh_every=1)"}
 POLICIES = {"Uniform": Policy(unbiased=True), "ADCS": Policy(theta=0.5)}
 
 
-@pytest.fixture(scope="module", params=["steps", "full"])
+@pytest.fixture(scope="module", params=["sgd", "full"])
 def run(request, tmp_path_factory) -> tuple[RunFolder, list[int], float]:
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(3), 60)

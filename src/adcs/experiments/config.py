@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.fields import FieldInfo
 
 from adcs._validation import check_choice, check_int, did_you_mean, did_you_mean_path
-from adcs.experiments.specs import make_scheduler
+from adcs.experiments.specs import AGGREGATION, LOCAL_TRAINING, make_scheduler
 from adcs.experiments.validation import check_value, in_words
 from adcs.simulation.datasets import Dataset, load
 from adcs.simulation.engine import Simulation
@@ -27,7 +27,7 @@ from adcs.simulation.models import MLP
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import KINDS, Partition, check_settings, make_partition
 from adcs.simulation.settings import BOUNDS, MILLION, check_setting, declare, setting
-from adcs.simulation.training import Training
+from adcs.simulation.training import Training, is_spec
 
 PAPER_SCHEDULERS = {
     "Uniform": "Uniform",
@@ -200,6 +200,7 @@ class Experiment(Section):
             raise ValueError(f"training.m must be at most {clients} (all clients), got {m}")
         for spec in self.schedulers.values():
             make_scheduler(spec, seed=0)
+        self._own_objects()
         baseline = self.run.baseline
         if baseline is not None:
             check_choice("run.baseline", baseline, self.schedulers)
@@ -290,7 +291,18 @@ class Experiment(Section):
             self.training,
             network=network,
             seed=seed,
+            **self._own_objects(),
         )
+
+    def _own_objects(self) -> dict[str, Any]:
+        """Return the user's own local training and aggregation, where the settings name them."""
+        local, aggregation = self.training.local, self.training.aggregation
+        found = {}
+        if is_spec(local):
+            found["local_training"] = LOCAL_TRAINING.make(local)
+        if is_spec(aggregation):
+            found["aggregation"] = AGGREGATION.make(aggregation)
+        return found
 
     def in_words(self) -> str:
         """Return the settings in words.
@@ -304,7 +316,10 @@ class Experiment(Section):
             words = [
                 each.in_words(getattr(section, each.key))
                 for each in SETTINGS.values()
-                if each.section == name and section is not None
+                if each.section == name
+                and section is not None
+                # Epochs take the place of steps.
+                and not (each.option == "steps" and self.training.epochs is not None)
             ]
             if isinstance(section, PartitionSettings):
                 words += [f"{key} = {value}" for key, value in section.settings.items()]
@@ -442,6 +457,9 @@ def from_dict(values: Mapping[str, Any]) -> Experiment:
     ValueError: unknown setting 'rounds'; it belongs in [training], as rounds
     """
     sections = with_underscores(values)
+    training = sections.get("training")
+    if isinstance(training, dict) and training.get("local") == "steps":
+        training["local"] = "sgd"  # The name in configs of version 1.
     if sections.get("network") == {}:
         del sections["network"]
     return Experiment(**sections)

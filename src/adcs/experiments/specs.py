@@ -23,6 +23,8 @@ from adcs._validation import did_you_mean, did_you_mean_path
 from adcs.experiments.validation import check_value
 from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Scheduler
+from adcs.simulation.aggregation import Aggregation
+from adcs.simulation.local_training import LocalTraining
 from adcs.simulation.scheduler_errors import describe_error
 
 NAMES = tuple(
@@ -208,6 +210,22 @@ SCHEDULER = SpecKind(
     {name: getattr(schedulers, name) for name in NAMES},
     Scheduler,
     "adcs.Scheduler",
+)
+
+LOCAL_TRAINING = SpecKind(
+    "local training",
+    "sgd, full or file.py:Class",
+    {},
+    LocalTraining,
+    "adcs.simulation.LocalTraining",
+)
+
+AGGREGATION = SpecKind(
+    "aggregation",
+    "mean, median or file.py:Class",
+    {},
+    Aggregation,
+    "adcs.simulation.Aggregation",
 )
 
 

@@ -9,11 +9,12 @@
 40
 """
 
+from adcs.simulation.aggregation import Aggregation, ClippedMean, Mean, Median, TrimmedMean
 from adcs.simulation.costs import RoundCosts
 from adcs.simulation.datasets import Dataset, from_arrays, from_npz, load
 from adcs.simulation.engine import Run, Simulation
 from adcs.simulation.federation import Federation
-from adcs.simulation.local_training import LOCAL_TRAINING, LocalTraining
+from adcs.simulation.local_training import ClientResult, ClientWork, LocalSGD, LocalTraining
 from adcs.simulation.models import MLP, Model
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import Partition, make_partition
@@ -22,11 +23,17 @@ from adcs.simulation.trace import Trace, read_trace
 from adcs.simulation.training import Training
 
 __all__ = [
-    "LOCAL_TRAINING",
     "MLP",
+    "Aggregation",
+    "ClientResult",
+    "ClientWork",
+    "ClippedMean",
     "Dataset",
     "Federation",
+    "LocalSGD",
     "LocalTraining",
+    "Mean",
+    "Median",
     "Model",
     "Network",
     "NetworkSettings",
@@ -37,6 +44,7 @@ __all__ = [
     "Simulation",
     "Trace",
     "Training",
+    "TrimmedMean",
     "from_arrays",
     "from_npz",
     "load",

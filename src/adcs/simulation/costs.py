@@ -1,9 +1,12 @@
 """What a round costs: each run is charged for the probes and the training of its scheduler.
 
-A client that is probed for its update and then selected computes and sends it once.
+A client that is probed for its update and then selected computes and sends it once. Arrays that
+local training exchanges beside the model, such as SCAFFOLD's control variates, are charged too.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -27,9 +30,15 @@ class RoundCosts:
     size
         Number of model parameters.
     steps
-        Local steps in an update, E: its work is E mini-batch gradients.
+        Local steps in a typical update, E: its work is E mini-batch gradients.
     network
         How long clients take.
+    work
+        Each client's work, relative to a typical update; None if all have the same.
+    shared
+        Numbers that the server sends beside the model to a client that trains.
+    sent
+        From clients to the numbers that each sends beside its update; None if there are none.
 
     Examples
     --------
@@ -41,30 +50,46 @@ class RoundCosts:
     (1, 80, True)
     """
 
-    def __init__(self, ledger: Ledger, size: int, steps: int, network: Network) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        size: int,
+        steps: float,
+        network: Network,
+        *,
+        work: Float64Array | None = None,
+        shared: int = 0,
+        sent: Callable[[IndexArray], IndexArray] | None = None,
+    ) -> None:
         self._ledger = ledger
         self._model_bytes = NUMBER_BYTES * size
+        self._shared_bytes = NUMBER_BYTES * shared
+        self._sent_numbers = sent
         self._steps = steps
+        self._work = work
         self._network = network
         self._probed: set[int] = set()
         self._answered: set[int] = set()
         # Whether the clients that answered have computed their update, and sent all of it.
         self._computed = self._sent = False
+        # Bytes that clients of the probe still have to receive before they train.
+        self._missing_bytes = self._shared_bytes
         self._before = dict(vars(ledger))
-        self._seconds = 0.0
+        self._waited = 0.0
 
     def spent(self) -> Ledger:
         """Return what this round has cost so far."""
         now = vars(self._ledger)
         spent = {name: now[name] - before for name, before in self._before.items()}
-        return Ledger(**{**spent, "seconds": self._seconds})
+        return Ledger(**{**spent, "seconds": self._waited})
 
     def probe(self, request: Request, probed: IndexArray, answered: IndexArray) -> None:
         """Charge a probe; clients that do not answer are charged their download."""
         ledger = self._ledger
-        ledger.bytes_down += self._model_bytes * probed.size
-        up, work = self._probe_cost(request)
+        down, up, work = self._probe_cost(request)
+        ledger.bytes_down += down * probed.size
         ledger.bytes_up += up * answered.size
+        self._missing_bytes -= down - self._model_bytes
         self._probed, self._answered = set(probed.tolist()), set(answered.tolist())
         kinds = {SIGNALS[name].work for name in request.signals}
         if kinds == {"evaluation"}:
@@ -74,34 +99,56 @@ class RoundCosts:
             ledger.extra_updates += answered.size
             self._computed = True
             self._sent = "update" in request.signals and request.sketch is None
-        times = self._network.seconds(probed, down=self._model_bytes, work=work, up=up)
+        times = self._seconds(probed, down=down, work=work, up=up)
         self._wait(times, probed.size > answered.size)
 
-    def _probe_cost(self, request: Request) -> tuple[int, float]:
-        """Return bytes up and work, in updates, of one answer."""
+    def _probe_cost(self, request: Request) -> tuple[int, int, float]:
+        """Return bytes down, bytes up and work, in updates, of one answer."""
         signals = [SIGNALS[name] for name in request.signals]
         work = {"none": 0.0, "evaluation": LOSS_WORK / self._steps, "update": 1.0}
+        trains = any(signal.work == "update" for signal in signals)
         return (
+            self._model_bytes + self._shared_bytes * trains,
             sum(signal.wire_bytes(self._model_bytes, request.sketch) for signal in signals),
             max(work[signal.work] for signal in signals),
         )
 
+    def _seconds(self, clients: IndexArray, *, down: float, work: float, up: float) -> Float64Array:
+        """Return each client's time; an update takes longer where it has more steps."""
+        if self._work is None or work != 1:
+            return self._network.seconds(clients, down=down, work=work, up=up)
+        computing = self._work[clients] * self._network.compute_seconds[clients]
+        return self._network.seconds(clients, down=down, work=0.0, up=up) + computing
+
     def probe_seconds(self, request: Request, clients: IndexArray) -> Float64Array:
         """Return how long each client takes to answer a probe."""
-        up, work = self._probe_cost(request)
-        return self._network.seconds(clients, down=self._model_bytes, work=work, up=up)
+        down, up, work = self._probe_cost(request)
+        return self._seconds(clients, down=down, work=work, up=up)
+
+    def _sent_bytes(self, clients: IndexArray) -> IndexArray | int:
+        """Return the bytes that each client sends beside its update."""
+        return 0 if self._sent_numbers is None else NUMBER_BYTES * self._sent_numbers(clients)
 
     def training_seconds(self, clients: IndexArray) -> Float64Array:
         """Return how long each client takes to train, without what it did for the probe."""
-        size, seconds = self._model_bytes, self._network.seconds
+        times = self._training_seconds(clients)
+        if self._sent_numbers is None:
+            return times
+        return times + self._sent_bytes(clients) / self._network.up[clients]
+
+    def _training_seconds(self, clients: IndexArray) -> Float64Array:
+        size, missing = self._model_bytes, self._missing_bytes
+        whole = size + self._shared_bytes
         if not self._probed:
-            return seconds(clients, down=size, work=1, up=size)
-        left = seconds(clients, down=0, work=not self._computed, up=0 if self._sent else size)
+            return self._seconds(clients, down=whole, work=1, up=size)
+        left = self._seconds(
+            clients, down=missing, work=not self._computed, up=0 if self._sent else size
+        )
         ids = clients.tolist()
         if self._answered.issuperset(ids):
             return left
-        unanswered = seconds(clients, down=0, work=1, up=size)
-        unprobed = seconds(clients, down=size, work=1, up=size)
+        unanswered = self._seconds(clients, down=missing, work=1, up=size)
+        unprobed = self._seconds(clients, down=whole, work=1, up=size)
         probed = np.array([client in self._probed for client in ids])
         answered = np.array([client in self._answered for client in ids])
         return np.where(answered, left, np.where(probed, unanswered, unprobed))
@@ -117,8 +164,10 @@ class RoundCosts:
         if self._probed:
             downloads = len(set(selected.tolist()) - self._probed)
             known = len(self._answered.intersection(arrived.tolist())) if self._computed else 0
-        ledger.bytes_down += self._model_bytes * downloads
+        ledger.bytes_down += (self._model_bytes + self._shared_bytes) * downloads
+        ledger.bytes_down += self._missing_bytes * (selected.size - downloads)
         ledger.bytes_up += self._model_bytes * (arrived.size - known * self._sent)
+        ledger.bytes_up += int(np.sum(self._sent_bytes(arrived)))
         ledger.updates += arrived.size - known
         ledger.extra_updates -= known
         self._wait(times, arrived.size < selected.size)
@@ -132,4 +181,4 @@ class RoundCosts:
         if deadline is not None:
             longest = deadline if missing else min(longest, deadline)
         self._ledger.seconds += longest
-        self._seconds += longest
+        self._waited += longest

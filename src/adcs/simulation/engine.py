@@ -30,19 +30,33 @@ from adcs.reports.sketch import Sketch, Sketcher
 from adcs.reports.table import ReportTable
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
+from adcs.simulation.aggregation import Aggregation, Mean, check_aggregate
 from adcs.simulation.costs import RoundCosts
 from adcs.simulation.federation import Federation
-from adcs.simulation.local_training import LocalTraining, WeightedCohorts, make_local_training
-from adcs.simulation.models import Model
+from adcs.simulation.local_rounds import (
+    Batches,
+    LocalRound,
+    Setup,
+    WeightedCohorts,
+    chunks,
+    count_numbers,
+    round_starter,
+)
+from adcs.simulation.local_training import LocalSGD, LocalTraining, TrainingStates
+from adcs.simulation.models import Model, buffers_of
 from adcs.simulation.network import Network, NetworkSettings
-from adcs.simulation.scheduler_errors import scheduler_error
-from adcs.simulation.training import Training
+from adcs.simulation.scheduler_errors import own_error, scheduler_error
+from adcs.simulation.training import Training, is_spec
 
 PER_CLIENT_LIMIT = 1000
 """With more clients than this, records leave out lists with an entry for each client."""
 
 GRAM_LIMIT = 50
 """With more clients than this, records leave out inner products between updates."""
+
+MEASURED_NUMBERS = 2**26
+"""If all clients' updates have more numbers than this, records leave out the selection bias: it
+would take 540 MB of memory."""
 
 T = TypeVar("T")
 
@@ -69,6 +83,8 @@ class Run:
         For each of them, the client's weight p times its weight in the cohort.
     backoff
         The clients that have failed, and how long each is left alone.
+    states
+        What clients and server keep for local training.
 
     Examples
     --------
@@ -86,6 +102,7 @@ class Run:
     selected: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     cohort_weights: Float64Array = field(default_factory=lambda: np.empty(0))
     backoff: Backoff = field(default_factory=Backoff)
+    states: TrainingStates = field(default_factory=lambda: TrainingStates({}))
 
     def call(self, server_round: int | None, method: Callable[..., T], *args: Any) -> T:
         """Call a method of the scheduler; an error of a user's scheduler names it and the round."""
@@ -117,6 +134,10 @@ class Simulation:
         Named in the records; also seeds the initial model.
     observers
         Observers of the runs (`adcs.observers`); more can be added to `observers`.
+    local_training
+        How one client trains; None is the SGD of `training`.
+    aggregation
+        How updates are aggregated; None is that of `training`.
 
     Examples
     --------
@@ -141,6 +162,8 @@ class Simulation:
         network: Network | None = None,
         seed: int = 0,
         observers: Iterable[Observer] = (),
+        local_training: LocalTraining | None = None,
+        aggregation: Aggregation | None = None,
     ) -> None:
         n = len(federation.clients)
         if not 1 <= training.m <= n:
@@ -156,17 +179,33 @@ class Simulation:
             Run(name, scheduler, Ledger(), np.zeros(n, dtype=np.intp))
             for name, scheduler in schedulers.items()
         ]
-        self._start_round = make_local_training(training, federation, model)
         initial = model.initial(seed).astype(federation.dtype)
         self.parameters: FloatArray = np.repeat(initial[None], len(self.runs), axis=0)
+        self._size = model.size - buffers_of(model)
+        self._local = local_training or _named(training, "local_training", training.local_sgd)
+        self._aggregation = aggregation or _named(
+            training, "aggregation", training.make_aggregation
+        )
+        self._server_optimizer = training.make_server_optimizer()
+        for run in self.runs:
+            run.states = TrainingStates(self._local.initial_shared(initial[: self._size].copy()))
+        self._sends_updates_only = isinstance(self._local, LocalSGD)
+        batches = Batches(federation, training, seed)
+        self._steps = float(np.median(batches.steps))
+        self._work = batches.relative_work
+        states = [run.states for run in self.runs]
+        self._start_round = round_starter(
+            Setup(federation, model, self._local, batches, training.lr, seed, states)
+        )
         by_size = federation.sizes / federation.sizes.sum()
         self._p: Float64Array = by_size if training.weights == "size" else np.full(n, 1.0 / n)
-        self._measurable = n <= PER_CLIENT_LIMIT
+        self._measurable = n <= PER_CLIENT_LIMIT and n * model.size <= MEASURED_NUMBERS
         size = NUMBER_BYTES * model.size
         traffic = self.network.seconds(np.arange(n), down=size, work=0.0, up=size)
         self._facts: dict[str, Any] = {
             "examples": federation.sizes,
-            "compute_seconds": self.network.compute_seconds,
+            "compute_seconds": self.network.compute_seconds
+            * (1.0 if self._work is None else self._work),
             "communication_seconds": traffic,
         }
         for run in self.runs:
@@ -211,15 +250,12 @@ class Simulation:
 
     def _select_cohorts(
         self, *, measured: bool
-    ) -> tuple[LocalTraining, list[RoundCosts], list[dict[str, Any]]]:
+    ) -> tuple[LocalRound, list[RoundCosts], list[dict[str, Any]]]:
         """Select the cohort of each run, after the probe that its scheduler requests."""
         server_round, m = self.server_round, self.training.m
         available = self.network.available(server_round)
         local = self._start_round(self.parameters, server_round)
-        costs = [
-            RoundCosts(run.ledger, self.model.size, self.training.steps, self.network)
-            for run in self.runs
-        ]
+        costs = [self._costs(local, i) for i in range(len(self.runs))]
         probes = []
         needed = []
         for i, run in enumerate(self.runs):
@@ -250,6 +286,19 @@ class Simulation:
                 offered = without_unanswered(offered, probed.tolist(), answered.tolist())
             self._select(self.runs[i], offered, request)
         return local, costs, self._measures(local) if measured else []
+
+    def _costs(self, local: LocalRound, index: int) -> RoundCosts:
+        """Return the costs of a round of one run, before anything is charged."""
+        run = self.runs[index]
+        return RoundCosts(
+            run.ledger,
+            self.model.size,
+            self._steps,
+            self.network,
+            work=self._work,
+            shared=count_numbers(run.states.shared),
+            sent=None if self._sends_updates_only else partial(local.sent_numbers, index),
+        )
 
     def _in_time(
         self, clients: IndexArray, seconds: Callable[[IndexArray], Float64Array]
@@ -301,7 +350,7 @@ class Simulation:
                 observer.on_selection(event)
 
     def _answers(
-        self, local: LocalTraining, index: int, request: Request, clients: IndexArray
+        self, local: LocalRound, index: int, request: Request, clients: IndexArray
     ) -> ReportTable:
         """Return what clients answer to a request."""
         signals: dict[str, Any] = {}
@@ -310,22 +359,36 @@ class Simulation:
         if "loss" in request.signals:
             signals["loss"] = local.losses(index, clients)
         if request.signals & {"norm", "update"}:
-            rows = local.updates(index, clients)
-            if "norm" in request.signals:
-                signals["norm"] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-            if "update" in request.signals:
-                if request.sketch is None:
-                    signals["update"] = rows
-                else:
-                    signals["sketch"] = _sketches(request.sketch, rows)
+            signals |= self._update_signals(local, index, request, clients)
         return self._table(clients, **signals)
+
+    def _update_signals(
+        self, local: LocalRound, index: int, request: Request, clients: IndexArray
+    ) -> dict[str, Any]:
+        """Return what clients answer about their updates; only whole updates are all held."""
+        whole = "update" in request.signals and request.sketch is None
+        sketch = request.sketch if "update" in request.signals else None
+        rows: FloatArray = np.empty((0, self._size))
+        norms, sketches = [], []
+        for part in [clients] if whole else chunks(clients, self._size):
+            rows = local.updates(index, part)
+            if "norm" in request.signals:
+                norms.append(np.sqrt(np.einsum("ij,ij->i", rows, rows)))
+            if sketch is not None:
+                sketches += _sketches(sketch, rows)
+        signals: dict[str, Any] = {"update": rows} if whole else {}
+        if norms:
+            signals["norm"] = np.concatenate(norms)
+        if sketch is not None:
+            signals["sketch"] = sketches
+        return signals
 
     def _table(self, clients: IndexArray, **signals: Any) -> ReportTable:
         """Return what clients report: signals, and what they always say of themselves."""
         facts = {name: column.take(clients) for name, column in self._facts.items()}
         return ReportTable(tuple(clients.tolist()), self.server_round, **signals, **facts)
 
-    def _train(self, local: LocalTraining, costs: list[RoundCosts]) -> None:
+    def _train(self, local: LocalRound, costs: list[RoundCosts]) -> None:
         """Train the cohorts, aggregate what arrives in time, and announce the round."""
         server_round = self.server_round
         arrived: WeightedCohorts = []
@@ -337,7 +400,7 @@ class Simulation:
         update: FloatArray | None = None
         if arrivals:
             local.prepare(np.concatenate(arrivals))
-            update = local.aggregate(arrived)
+            update = self._aggregate(local, arrived)
         for i, run in enumerate(self.runs):
             if "training" in run.scheduler.observed_sources:
                 request = Request(
@@ -346,9 +409,7 @@ class Simulation:
                 self._observe(run, self._answers(local, i, request, arrived[i][0]), "training")
             self._record_failures(run, "training", run.selected, arrived[i][0])
         if update is not None:
-            lr, server_lr = self.training.lr, self.training.server_lr
-            rate = lr if server_lr is None else server_lr
-            self.parameters = self.parameters - self.parameters.dtype.type(rate) * update
+            self._step(local, arrived, update)
         self.server_round += 1
         if self.observers and (observers := listeners(self.observers, "on_round")):
             for run, cost, (clients, _) in zip(self.runs, costs, arrived, strict=True):
@@ -362,6 +423,45 @@ class Simulation:
                 )
                 for observer in observers:
                     observer.on_round(event)
+
+    def _aggregate(self, local: LocalRound, arrived: WeightedCohorts) -> FloatArray:
+        """Return the aggregated update of each run: runs x parameters."""
+        rule = self._aggregation
+        if isinstance(rule, Mean):
+            return local.aggregate(arrived)
+        total = np.zeros((len(arrived), self._size), dtype=self.parameters.dtype)
+        for i, (run, (clients, weights)) in enumerate(zip(self.runs, arrived, strict=True)):
+            if clients.size == 0:
+                continue
+            if rule.needs_normalised_weights and not run.cohort.normalise:
+                raise ValueError(
+                    f"aggregation {self.training.aggregation} needs weights that sum to 1, and "
+                    f"{run.name} weights its cohorts otherwise (normalise=False): use mean"
+                )
+            updates = local.updates(i, clients)
+            try:
+                total[i] = check_aggregate(rule.aggregate(updates, weights), self._size)
+            except Exception as error:
+                where = f"round {self.server_round}"
+                raise own_error("aggregation", rule, error, where) from error
+        return total
+
+    def _step(self, local: LocalRound, arrived: WeightedCohorts, update: FloatArray) -> None:
+        """Change the models, their statistics, and what clients and server keep."""
+        active = np.array([clients.size > 0 for clients, _ in arrived])
+        before = self.parameters
+        new = self._server_optimizer.step(
+            before[:, : self._size], update, active, self.server_round
+        )
+        if self._size < before.shape[1]:
+            new = np.concatenate([new, before[:, self._size :]], axis=1)
+            for i, (clients, weights) in enumerate(arrived):
+                if clients.size and weights.sum() > 0:
+                    shares = weights / weights.sum()
+                    new[i, self._size :] = shares @ local.buffers(i, clients)
+        for i, (clients, _) in enumerate(arrived):
+            local.commit(i, clients)
+        self.parameters = new
 
     def _announce_record(self, record: dict[str, Any]) -> None:
         event = EvaluationEvent(
@@ -384,7 +484,7 @@ class Simulation:
             return weights / max(run.selected.size, 1)
         return weights / weights.sum() if weights.size else weights
 
-    def _measures(self, local: LocalTraining) -> list[dict[str, Any]]:
+    def _measures(self, local: LocalRound) -> list[dict[str, Any]]:
         """Return each run's selection bias at this round's model and batches."""
         n = len(self.federation.clients)
         everyone = np.arange(n)
@@ -455,9 +555,11 @@ class Simulation:
                     "ledger": run.ledger.as_dict(),
                     "counts": run.counts,
                     "backoff": run.backoff.state(),
+                    "local_training": run.states.state(),
                 }
                 for run in self.runs
             ],
+            "server_optimizer": self._server_optimizer.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -480,6 +582,19 @@ class Simulation:
             run.ledger = Ledger(**saved["ledger"])
             run.counts = counts
             run.backoff.restore(saved["backoff"])
+            if "local_training" in saved:
+                run.states.restore(saved["local_training"])
+        self._server_optimizer.restore(
+            state.get("server_optimizer", {}), self.parameters[:, : self._size]
+        )
+
+
+def _named(training: Training, argument: str, make: Callable[[], T]) -> T:
+    """Return an object that the settings name; one of a user's own must be given as an object."""
+    value = training.local if argument == "local_training" else training.aggregation
+    if is_spec(value):
+        raise ValueError(f"{value} must be given to Simulation as an object, {argument}=...")
+    return make()
 
 
 def _sketches(sketcher: Sketcher, rows: FloatArray) -> list[Sketch | None]:

@@ -1,252 +1,323 @@
-"""Local training: what clients compute in one round, for all runs of a simulation.
+"""Local training: what one client computes in one round.
 
-The kinds are those of the paper: one mini-batch step, E mini-batch steps, full-batch gradient
-descent. An update is the sum of the gradients of its steps. A new kind is a class with the methods
-of `LocalTraining` and an entry of `LOCAL_TRAINING`.
+`LocalSGD` is SGD with momentum, weight decay, FedProx's proximal term and gradient clipping. A
+user's own is a subclass of `LocalTraining` with one method, `train`. It may keep arrays for each
+client from round to round, and exchange arrays with the server beside the model, as SCAFFOLD does.
+
+An update is (w - w_local) / lr: for SGD the sum of the directions of its steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from adcs._types import FloatArray, IndexArray
-from adcs.simulation.federation import Federation
-from adcs.simulation.models import Model, Pass, WideModel, widened
+from adcs._types import FloatArray
+from adcs._validation import brief, check_number
+from adcs.simulation.models import Labels
 
-if TYPE_CHECKING:
-    from adcs.simulation.training import Training
+Batch = tuple[FloatArray, Labels]
+"""Examples and labels of one step."""
 
-WeightedCohorts = list[tuple[IndexArray, FloatArray]]
-"""For each run, the clients whose updates are aggregated and their weights."""
-
-
-class LocalTraining(Protocol):
-    """What clients compute in one round. A value that is asked for twice is computed once."""
-
-    def prepare(self, clients: IndexArray) -> None:
-        """Announce clients, in any order, of which some run will need losses or updates."""
-
-    def losses(self, run: int, clients: IndexArray) -> FloatArray:
-        """Return the losses of a run's model on prepared clients' data."""
-
-    def updates(self, run: int, clients: IndexArray) -> FloatArray:
-        """Return the updates of prepared clients, a row each."""
-
-    def aggregate(self, cohorts: WeightedCohorts) -> FloatArray:
-        """Return, for each run, the weighted sum of updates: runs x parameters."""
+Arrays = Mapping[str, NDArray[Any]]
+"""Arrays by name."""
 
 
-class SingleStep:
-    """One mini-batch gradient of each client; one pass over the data serves all runs."""
+@dataclass(frozen=True)
+class ClientWork:
+    """What a client gets for its training in a round.
 
-    def __init__(
-        self, federation: Federation, model: WideModel, parameters: FloatArray, server_round: int
-    ) -> None:
-        self._federation = federation
-        self._model = model
-        self._parameters = parameters
-        self._round = server_round
-        self._passes: list[Pass] = []
-        # Positions of clients, counted through all passes.
-        self._ends = [0]
-        self._position = np.zeros(len(federation.clients), dtype=np.intp)
-        self._computed = np.zeros(len(federation.clients), dtype=bool)
-
-    def prepare(self, clients: IndexArray) -> None:
-        """Run a pass over the clients that no earlier pass has computed."""
-        if self._computed[clients].all():
-            return
-        wanted = np.zeros(self._computed.size, dtype=bool)
-        wanted[clients] = True
-        new = (wanted & ~self._computed).nonzero()[0]
-        x, y = self._federation.batches(self._round, new)
-        self._passes.append(self._model.wide(self._parameters, x, y))
-        self._ends.append(self._ends[-1] + new.size)
-        self._position[new] = np.arange(*self._ends[-2:])
-        self._computed[new] = True
-
-    def losses(self, run: int, clients: IndexArray) -> FloatArray:
-        """Return the losses on the clients' batches."""
-        losses: FloatArray = np.concatenate([done.losses[run] for done in self._passes])
-        return losses.take(self._position[clients])
-
-    def updates(self, run: int, clients: IndexArray) -> FloatArray:
-        """Return the gradients on the clients' batches."""
-        position = self._position[clients]
-        if len(self._passes) == 1:
-            return self._passes[0].gradients(run, position)
-        out = np.empty((clients.size, self._parameters.shape[1]), dtype=self._parameters.dtype)
-        for done, (start, end) in zip(self._passes, pairwise(self._ends), strict=True):
-            here = (start <= position) & (position < end)
-            if here.any():
-                out[here] = done.gradients(run, position[here] - start)
-        return out
-
-    def aggregate(self, cohorts: WeightedCohorts) -> FloatArray:
-        """Return the weighted sums, by one GEMM for all runs."""
-        weights = np.zeros((len(cohorts), self._ends[-1]), dtype=self._parameters.dtype)
-        for run, (clients, cohort_weights) in enumerate(cohorts):
-            weights[run, self._position[clients]] = cohort_weights
-        if len(self._passes) == 1:
-            return self._passes[0].aggregate(weights).astype(self._parameters.dtype, copy=False)
-        total = np.zeros_like(self._parameters)
-        for done, (start, end) in zip(self._passes, pairwise(self._ends), strict=True):
-            here = weights[:, start:end]
-            if here.any():
-                total += done.aggregate(here)
-        return total
-
-
-class MultiStep:
-    """E mini-batch steps of each client from the run's model; the update is their sum."""
-
-    def __init__(
-        self,
-        federation: Federation,
-        model: WideModel,
-        parameters: FloatArray,
-        server_round: int,
-        *,
-        steps: int,
-        lr: float,
-    ) -> None:
-        self._federation = federation
-        self._model = model
-        self._parameters = parameters
-        self._round = server_round
-        self._steps = steps
-        self._lr = parameters.dtype.type(lr)
-        self._first = SingleStep(federation, model, parameters, server_round)
-        self._rows: list[dict[int, FloatArray]] = [{} for _ in parameters]
-
-    def prepare(self, clients: IndexArray) -> None:
-        """Do nothing: which run needs them is not known yet."""
-
-    def losses(self, run: int, clients: IndexArray) -> FloatArray:
-        """Return the losses before the first step, on its batches."""
-        self._first.prepare(clients)
-        return self._first.losses(run, clients)
-
-    def updates(self, run: int, clients: IndexArray) -> FloatArray:
-        """Return the sums of each client's gradients."""
-        rows = self._rows[run]
-        new = np.array([c for c in clients.tolist() if c not in rows], dtype=np.intp)
-        if new.size:
-            for client, update in zip(new.tolist(), self._run_steps(run, new), strict=True):
-                rows[client] = update
-        if clients.size == 0:
-            return np.empty((0, self._parameters.shape[1]), dtype=self._parameters.dtype)
-        return np.stack([rows[client] for client in clients.tolist()])
-
-    def _run_steps(self, run: int, clients: IndexArray) -> FloatArray:
-        x, y = self._federation.batches(self._round, clients, self._steps)
-        batch = self._federation.batch_size
-        local = np.repeat(self._parameters[run][None], clients.size, axis=0)
-        total = np.zeros_like(local)
-        for step in range(self._steps):
-            part = slice(step * batch, (step + 1) * batch)
-            _, gradients = self._model.stacked(local, x[:, part], y[:, part])
-            total += gradients
-            local -= self._lr * gradients
-        return total
-
-    def aggregate(self, cohorts: WeightedCohorts) -> FloatArray:
-        """Return the weighted sums."""
-        return _weighted_sums(self, self._parameters, cohorts)
-
-
-class FullBatch:
-    """The gradient over all of a client's data."""
-
-    def __init__(self, federation: Federation, model: Model, parameters: FloatArray) -> None:
-        self._federation = federation
-        self._model = model
-        self._parameters = parameters
-        self._done: list[dict[int, tuple[float, FloatArray]]] = [{} for _ in parameters]
-
-    def prepare(self, clients: IndexArray) -> None:
-        """Do nothing: which run needs them is not known yet."""
-
-    def losses(self, run: int, clients: IndexArray) -> FloatArray:
-        """Return the losses over all of the clients' data."""
-        values = [self._loss_and_update(run, client)[0] for client in clients.tolist()]
-        return np.array(values, dtype=self._parameters.dtype)
-
-    def updates(self, run: int, clients: IndexArray) -> FloatArray:
-        """Return the full gradients."""
-        rows = [self._loss_and_update(run, client)[1] for client in clients.tolist()]
-        return np.array(rows, dtype=self._parameters.dtype).reshape(
-            len(rows), self._parameters.shape[1]
-        )
-
-    def _loss_and_update(self, run: int, client: int) -> tuple[float, FloatArray]:
-        done = self._done[run]
-        if client not in done:
-            x, y = self._federation.all_of(client)
-            done[client] = self._model.loss_and_gradient(self._parameters[run], x, y)
-        return done[client]
-
-    def aggregate(self, cohorts: WeightedCohorts) -> FloatArray:
-        """Return the weighted sums."""
-        return _weighted_sums(self, self._parameters, cohorts)
-
-
-def _weighted_sums(
-    local: LocalTraining, parameters: FloatArray, cohorts: WeightedCohorts
-) -> FloatArray:
-    total = np.zeros_like(parameters)
-    for run, (clients, weights) in enumerate(cohorts):
-        if clients.size:
-            total[run] = weights.astype(parameters.dtype) @ local.updates(run, clients)
-    return total
-
-
-RoundStarter = Callable[[FloatArray, int], LocalTraining]
-"""From the runs' global models (runs x parameters) and a round to the round's local training."""
-
-
-def _steps(training: Training, federation: Federation, model: Model) -> RoundStarter:
-    wide, steps, lr = widened(model), training.steps, training.lr
-    if steps == 1:
-        return partial(SingleStep, federation, wide)
-    return partial(MultiStep, federation, wide, steps=steps, lr=lr)
-
-
-def _full(training: Training, federation: Federation, model: Model) -> RoundStarter:
-    return lambda parameters, server_round: FullBatch(federation, model, parameters)
-
-
-LOCAL_TRAINING: Mapping[str, Callable[[Training, Federation, Model], RoundStarter]] = {
-    "steps": _steps,
-    "full": _full,
-}
-"""The kinds of local training by name; each takes the arguments of `make_local_training`."""
-
-
-def make_local_training(training: Training, federation: Federation, model: Model) -> RoundStarter:
-    """Return a function from (parameters, server_round) to the local training of that round.
-
-    Parameters
+    Attributes
     ----------
-    training
-        Its settings; `local` names the kind.
-    federation, model
-        The clients, and what they train.
+    client, server_round
+        The client, and the round, counted from 0.
+    w
+        The parameters of the global model, read-only. Statistics such as BatchNorm's, if the model
+        has any, are not among them.
+    batches
+        The examples and labels of each step.
+    lr
+        The learning rate.
+    loss_and_gradient
+        From (w, x, y) to the mean loss over a batch and its gradient, in training mode.
+    state
+        The arrays that this client kept the last time that its training arrived; empty at first.
+    shared
+        The arrays that the server sends beside the model.
+    """
+
+    client: int
+    server_round: int
+    w: FloatArray
+    batches: Sequence[Batch]
+    lr: float
+    loss_and_gradient: Callable[[FloatArray, FloatArray, Labels], tuple[float, FloatArray]]
+    state: Arrays = field(default_factory=dict)
+    shared: Arrays = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """What a client's training returns.
+
+    Attributes
+    ----------
+    loss
+        The loss of the global model on the first batch.
+    update
+        (w - w_local) / lr.
+    state
+        Arrays that the client keeps. They are kept only if the training arrives at the server.
+    sent
+        Arrays for the server, beside the update.
 
     Examples
     --------
-    >>> from adcs.simulation import MLP, Training, load, make_partition
-    >>> data = load("synthetic:clusters=2,dimension=3")
-    >>> federation = Federation(data, make_partition(data, "iid", 6, seed=0))
-    >>> start_round = make_local_training(Training(m=2), federation, MLP(3, 2))
-    >>> local = start_round(np.zeros((1, MLP(3, 2).size), dtype=np.float32), 0)
-    >>> local.prepare(np.arange(6))
-    >>> local.updates(0, np.arange(2)).shape
-    (2, 8)
+    >>> ClientResult(0.5, np.zeros(3)).sent
+    {}
     """
-    return LOCAL_TRAINING[training.local](training, federation, model)
+
+    loss: float
+    update: FloatArray
+    state: Arrays = field(default_factory=dict)
+    sent: Arrays = field(default_factory=dict)
+
+
+class LocalTraining(ABC):
+    """The base class of local training.
+
+    A subclass implements `train`. If it exchanges arrays with the server, it also implements
+    `initial_shared` and `combine`. An instance serves all clients and all compared runs, so it must
+    keep nothing that changes: what changes is in `ClientWork.state` and `ClientWork.shared`.
+
+    Examples
+    --------
+    >>> class SignSGD(LocalTraining):
+    ...     def train(self, work):
+    ...         x, y = work.batches[0]
+    ...         loss, gradient = work.loss_and_gradient(work.w, x, y)
+    ...         return ClientResult(loss, np.sign(gradient))
+    >>> work = ClientWork(0, 0, np.ones(2), [(np.ones((1, 2)), np.zeros(1, dtype=int))], 0.1,
+    ...                   lambda w, x, y: (0.5, np.array([3.0, -2.0])))
+    >>> SignSGD().train(work).update
+    array([ 1., -1.])
+    """
+
+    @abstractmethod
+    def train(self, work: ClientWork) -> ClientResult:
+        """Return the result of one client's training in one round."""
+
+    def initial_shared(self, w: FloatArray) -> Arrays:
+        """Return the arrays that the server sends beside the first model; none by default.
+
+        Parameters
+        ----------
+        w
+            The initial parameters.
+        """
+        return {}
+
+    def combine(self, shared: Arrays, sent: Sequence[Arrays], clients: int) -> Arrays:
+        """Return the shared arrays of the next round; those of this one by default.
+
+        Parameters
+        ----------
+        shared
+            The shared arrays of this round.
+        sent
+            What each client sent whose training arrived; at least one.
+        clients
+            The number of all clients, N.
+        """
+        return shared
+
+
+@dataclass(frozen=True)
+class LocalSGD(LocalTraining):
+    """SGD by mini-batch steps. Momentum starts at zero in each round.
+
+    With g the gradient of the mean loss at the local model, each step is, in this order::
+
+        g += prox * (local - w)                    # FedProx
+        if clip: g *= min(1, clip / norm(g))       # gradient clipping
+        g += weight_decay * local
+        v = momentum * v + g
+        local -= lr * v
+
+    Parameters
+    ----------
+    lr
+        Learning rate.
+    momentum
+        Momentum, from 0 to below 1.
+    weight_decay
+        Weight decay, as in `torch.optim.SGD`.
+    prox
+        Weight of FedProx's proximal term, mu.
+    clip
+        The largest norm of a gradient; None does not clip.
+
+    Examples
+    --------
+    >>> LocalSGD(0.1, prox=0.01)
+    LocalSGD(lr=0.1, momentum=0.0, weight_decay=0.0, prox=0.01, clip=None)
+    >>> LocalSGD(0.1, momentum=1.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: momentum must be a number >= 0 and < 1, got 1.0
+    """
+
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    prox: float = 0.0
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        check_number("lr", self.lr, above=0)
+        check_number("momentum", self.momentum, minimum=0, below=1)
+        check_number("weight_decay", self.weight_decay, minimum=0)
+        check_number("prox", self.prox, minimum=0)
+        if self.clip is not None:
+            check_number("clip", self.clip, above=0)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the direction of a step is the gradient alone."""
+        return not (self.momentum or self.weight_decay or self.prox or self.clip is not None)
+
+    def direction(
+        self,
+        gradient: FloatArray,
+        local: FloatArray,
+        start: FloatArray,
+        velocity: FloatArray | None,
+    ) -> FloatArray:
+        """Return the direction v of a step, for one client or for a row each.
+
+        Parameters
+        ----------
+        gradient
+            The gradient of the mean loss at `local`.
+        local, start
+            The local parameters, and those that the client started from.
+        velocity
+            The direction of the step before; None at the first one.
+        """
+        if self.plain:
+            return gradient
+        if self.prox:
+            gradient = gradient + self.prox * (local - start)
+        if self.clip is not None:
+            norm = np.linalg.norm(gradient, axis=-1, keepdims=True)
+            # A zero gradient has no direction to keep.
+            factor = np.minimum(1.0, self.clip / np.maximum(norm, np.finfo(norm.dtype).tiny))
+            gradient = gradient * factor.astype(gradient.dtype)
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * local
+        if self.momentum and velocity is not None:
+            gradient = self.momentum * velocity + gradient
+        return gradient
+
+    def train(self, work: ClientWork) -> ClientResult:
+        """Return the result of one client: the update is the sum of its directions."""
+        local = work.w.copy()
+        total = np.zeros_like(local)
+        velocity: FloatArray | None = None
+        first = float("nan")
+        for step, (x, y) in enumerate(work.batches):
+            loss, gradient = work.loss_and_gradient(local, x, y)
+            first = float(loss) if step == 0 else first
+            velocity = self.direction(gradient, local, work.w, velocity)
+            total += velocity
+            local -= local.dtype.type(self.lr) * velocity
+        return ClientResult(first, total)
+
+
+class TrainingStates:
+    """What one run's clients and server keep for local training from round to round.
+
+    Parameters
+    ----------
+    shared
+        The arrays that the server sends beside the model.
+
+    Examples
+    --------
+    >>> states = TrainingStates({"c": np.zeros(2)})
+    >>> states.clients[3] = frozen({"c": np.ones(2)})
+    >>> again = TrainingStates({})
+    >>> again.restore(states.state())
+    >>> again.clients[3]["c"]
+    array([1., 1.])
+    """
+
+    def __init__(self, shared: Arrays) -> None:
+        self.shared: Arrays = frozen(shared)
+        self.clients: dict[int, Arrays] = {}
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        clients = {str(client): dict(arrays) for client, arrays in self.clients.items()}
+        return {"shared": dict(self.shared), "clients": clients}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Resume from a state."""
+        self.shared = frozen(state["shared"])
+        self.clients = {int(client): frozen(kept) for client, kept in state["clients"].items()}
+
+
+def frozen(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return read-only copies of arrays.
+
+    >>> frozen({"c": np.zeros(2)})["c"].flags.writeable
+    False
+    """
+    copies = {name: np.array(array) for name, array in arrays.items()}
+    for copy in copies.values():
+        copy.flags.writeable = False
+    return copies
+
+
+def check_result(result: Any, size: int) -> ClientResult:
+    """Return the result of a user's training, or raise ValueError if it is unusable.
+
+    >>> check_result(ClientResult(0.5, np.zeros(3)), size=4)
+    Traceback (most recent call last):
+    ...
+    ValueError: the update must have shape (4,), got (3,)
+    """
+    if not isinstance(result, ClientResult):
+        raise ValueError(f"train must return a ClientResult, got {brief(result)}")
+    check_number("the loss", result.loss)
+    update = np.asarray(result.update)
+    if update.shape != (size,):
+        raise ValueError(f"the update must have shape ({size},), got {update.shape}")
+    if update.dtype.kind != "f" or not np.isfinite(update).all():
+        raise ValueError("the update must be finite numbers")
+    check_arrays("state", result.state)
+    check_arrays("sent", result.sent)
+    return result
+
+
+def check_arrays(name: str, arrays: Any) -> None:
+    """Raise ValueError unless a value is a mapping of names to arrays of finite numbers.
+
+    >>> check_arrays("sent", {"c": np.array([np.inf])})
+    Traceback (most recent call last):
+    ...
+    ValueError: sent['c'] must be an array of finite numbers, got array([inf])
+    """
+    if not isinstance(arrays, Mapping) or not all(isinstance(key, str) for key in arrays):
+        raise ValueError(f"{name} must be a table of arrays by name, got {brief(arrays)}")
+    for key, array in arrays.items():
+        numbers = isinstance(array, np.ndarray) and array.dtype.kind in "fiub"
+        if not numbers or not np.isfinite(array).all():
+            raise ValueError(
+                f"{name}[{key!r}] must be an array of finite numbers, got {brief(array)}"
+            )

@@ -8,7 +8,7 @@ each client's mini-batch, so the first layers of all runs are one wide GEMM.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
@@ -25,17 +25,28 @@ Labels = NDArray[np.integer[Any]]
 
 
 class Model(Protocol):
-    """What the engine needs of a model; parameters and gradients are vectors of `size` numbers."""
+    """What the engine needs of a model; parameters and gradients are vectors of `size` numbers.
+
+    A model may have more. The engine reads each through a function with a default:
+
+    - `buffers`: so many last entries of the vector are statistics, such as BatchNorm's. In what
+      `loss_and_gradient` and `local_update` return, these entries are the statistics afterwards.
+      They are averaged over the clients that trained, and are no part of updates.
+    - `keyed`: the model draws random numbers in training. `loss_and_gradient` then takes `key`, a
+      hash of (seed, round, client, step).
+    - `local_update(w, batches, sgd, key)`: returns the loss before the first step and the update of
+      all local steps of a client; `sgd` is a `LocalSGD`, `key` a hash of (seed, round, client).
+    - `wide` and `stacked`, as in `WideModel`.
+    """
 
     size: int
 
     def initial(self, seed: int) -> FloatArray:
         """Return the initial parameters."""
 
-    def loss_and_gradient(
-        self, w: FloatArray, x: FloatArray, y: Labels
-    ) -> tuple[float, FloatArray]:
-        """Return the mean loss over a batch and its gradient."""
+    @property
+    def loss_and_gradient(self) -> Callable[..., tuple[float, FloatArray]]:
+        """From (w, x, y) to the mean loss over a batch and its gradient."""
 
     def predict(self, w: FloatArray, x: FloatArray) -> FloatArray:
         """Return one score for each class and example: logits."""
@@ -69,9 +80,16 @@ class WideModel(Protocol):
         """Return the logits of several runs on the same examples."""
 
 
-def widened(model: Model) -> WideModel:
+def widened(model: Model) -> WidePredictor:
     """Return the model itself if it serves several runs, else a loop over runs."""
     return model if isinstance(model, WideModel) else Looped(model)
+
+
+class WidePredictor(Protocol):
+    """Predictions of several runs."""
+
+    def wide_predict(self, ws: FloatArray, x: FloatArray) -> Sequence[FloatArray]:
+        """Return the logits of several runs on the same examples."""
 
 
 class Looped:
@@ -80,41 +98,56 @@ class Looped:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def wide(self, ws: FloatArray, x: FloatArray, y: Labels) -> Pass:
-        """Return the pass of several runs over the same batches."""
-        return LoopPass(self._model, ws, x, y)
-
-    def stacked(self, ws: FloatArray, x: FloatArray, y: Labels) -> tuple[FloatArray, FloatArray]:
-        """Return losses and gradients, one parameter row and one batch each."""
-        call = self._model.loss_and_gradient
-        pairs = [call(w, xi, yi) for w, xi, yi in zip(ws, x, y, strict=True)]
-        losses = np.array([loss for loss, _ in pairs], dtype=ws.dtype)
-        return losses, np.stack([gradient for _, gradient in pairs]).astype(ws.dtype, copy=False)
-
     def wide_predict(self, ws: FloatArray, x: FloatArray) -> list[FloatArray]:
         """Return the logits of each run's parameters on the same examples."""
         return [self._model.predict(w, x) for w in ws]
 
 
-class LoopPass:
-    """A pass of any model: one call for each run and client."""
+def buffers_of(model: Model) -> int:
+    """Return how many last entries of a model's vector are statistics; 0 if it names none.
 
-    def __init__(self, model: Model, ws: FloatArray, x: FloatArray, y: Labels) -> None:
-        pairs = [
-            [model.loss_and_gradient(w, xi, yi) for xi, yi in zip(x, y, strict=True)] for w in ws
-        ]
-        self.losses = np.array([[loss for loss, _ in row] for row in pairs], dtype=ws.dtype)
-        self._gradients = np.array([[g for _, g in row] for row in pairs], dtype=ws.dtype)
+    >>> buffers_of(MLP(3, 2))
+    0
+    """
+    return int(getattr(model, "buffers", 0))
 
-    def gradients(self, run: int, clients: IndexArray) -> FloatArray:
-        """Return the gradients of one run on some of the clients."""
-        rows: FloatArray = self._gradients[run, clients]
-        return rows
 
-    def aggregate(self, weights: FloatArray) -> FloatArray:
-        """Return the weighted sums of gradients."""
-        total: FloatArray = np.matmul(weights[:, None, :], self._gradients)[:, 0, :]
-        return total
+def is_keyed(model: Model) -> bool:
+    """Return whether a model draws random numbers in training, by a key; by default it does not.
+
+    >>> is_keyed(MLP(3, 2))
+    False
+    """
+    return bool(getattr(model, "keyed", False))
+
+
+def local_update_of(model: Model) -> Callable[..., tuple[float, FloatArray]] | None:
+    """Return a model's own function for all local steps of a client, None if it has none.
+
+    >>> local_update_of(MLP(3, 2)) is None
+    True
+    """
+    return getattr(model, "local_update", None)
+
+
+def wide_of(model: Model) -> Callable[[FloatArray, FloatArray, Labels], Pass] | None:
+    """Return a model's pass of several runs over several clients, None if it has none.
+
+    >>> wide_of(MLP(3, 2)) is None
+    False
+    """
+    return getattr(model, "wide", None)
+
+
+def stacked_of(
+    model: Model,
+) -> Callable[[FloatArray, FloatArray, Labels], tuple[FloatArray, FloatArray]] | None:
+    """Return a model's function for several models, each on its own batch; None if it has none.
+
+    >>> stacked_of(MLP(3, 2)) is None
+    False
+    """
+    return getattr(model, "stacked", None)
 
 
 class MLP:

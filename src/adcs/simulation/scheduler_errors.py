@@ -1,4 +1,4 @@
-"""Errors raised by a user's scheduler: which scheduler, in which round, at which line."""
+"""Errors raised by a user's own object: which object, in which round, at which line."""
 
 from __future__ import annotations
 
@@ -63,10 +63,41 @@ def describe_error(error: Exception) -> str:
     return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
 
 
-def _location(error: Exception, scheduler: Scheduler) -> str:
-    """Return the last line of the scheduler's file that the error passed through."""
+def own_error(kind: str, own: object, error: Exception, where: str) -> Exception:
+    """Return the error to raise in place of one that a user's own object has raised.
+
+    For an object of this package it is the error itself.
+
+    Parameters
+    ----------
+    kind
+        What the object is, such as "aggregation".
+    own
+        The object that was called.
+    error
+        What it has raised.
+    where
+        The round, or the round and the client.
+
+    Examples
+    --------
+    >>> class Mine:
+    ...     __module__ = "my_file"
+    >>> own_error("aggregation", Mine(), KeyError("loss"), "round 3")
+    ValueError("aggregation Mine failed in round 3: KeyError: 'loss'")
+    """
+    if type(own).__module__.startswith("adcs."):
+        return error
+    return ValueError(
+        f"{kind} {type(own).__name__} failed in {where}: {describe_error(error)}"
+        f"{_location(error, own)}"
+    )
+
+
+def _location(error: Exception, own: object) -> str:
+    """Return the last line of the object's file that the error passed through."""
     try:
-        file = inspect.getsourcefile(type(scheduler))
+        file = inspect.getsourcefile(type(own))
     except (TypeError, OSError):  # a class without a file, as in an interactive session
         return ""
     lines = [line for line in traceback.extract_tb(error.__traceback__) if line.filename == file]
