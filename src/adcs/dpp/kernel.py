@@ -170,7 +170,8 @@ def unit_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
                 rows[extreme], -np.frexp(np.abs(rows[extreme]).max(axis=1))[1][:, None]
             )
         norms[extreme] = row_norms(rows[extreme])
-    return np.asarray(rows * (1.0 / norms)[:, None], dtype=rows.dtype)
+    # Products in float64, rounded to the rows' type without an array in float64.
+    return np.multiply(rows, (1.0 / norms)[:, None], out=np.empty_like(rows))
 
 
 def similarity(rows: FloatArray) -> Float64Array:

@@ -277,8 +277,8 @@ class Simulation:
             local.prepare(np.concatenate(needed))
         for i, request, offered, probed, answered in probes:
             costs[i].probe(request, probed, answered)
-            answers = self._answers(local, i, request, answered)
-            self._observe(self.runs[i], answers, "probe")
+            # Schedulers copy what they keep: the answers, perhaps whole updates, end here.
+            self._observe(self.runs[i], self._answers(local, i, request, answered), "probe")
             whole = "update" in request.signals and request.sketch is None
             stage: Stage = "training" if whole else "probe"
             self._record_failures(self.runs[i], stage, probed, answered)
