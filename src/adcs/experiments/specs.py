@@ -188,7 +188,9 @@ class SpecKind:
                 ) from error
         path = Path(where)
         if not path.is_file():
-            raise ValueError(f"{self.word} {spec!r}: there is no file {path}{did_you_mean_path(path)}")
+            raise ValueError(
+                f"{self.word} {spec!r}: there is no file {path}{did_you_mean_path(path)}"
+            )
         try:
             path = path.resolve()
             found = importlib.util.spec_from_file_location(path.stem, path)
