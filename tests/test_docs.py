@@ -15,7 +15,9 @@ def code_blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["docs/own_scheduler.md", "docs/simulator.md", "README.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/own_scheduler.md", "docs/simulator.md", "docs/training.md", "README.md"]
+)
 def test_page_runs(page: str) -> None:
     blocks = code_blocks(page)
     assert blocks

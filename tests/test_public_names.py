@@ -21,7 +21,6 @@ NOT_PUBLIC = {"adcs.cli", "adcs.__main__"}
 """The command line, whose surface is its options."""
 
 WITHOUT_EXAMPLE = {
-    "adcs.simulation.LocalTraining": "a protocol; the classes of LOCAL_TRAINING implement it",
     "adcs.simulation.Model": "a protocol; MLP implements it",
     "adcs.simulation.NetworkSettings": "a section of the settings; Network has an example",
     "adcs.simulation.datasets.DataUnavailable": "an exception; load raises it",

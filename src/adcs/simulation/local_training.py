@@ -49,6 +49,13 @@ class ClientWork:
         The arrays that this client kept the last time that its training arrived; empty at first.
     shared
         The arrays that the server sends beside the model.
+
+    Examples
+    --------
+    >>> batch = np.ones((1, 2)), np.zeros(1, dtype=int)
+    >>> work = ClientWork(0, 0, np.ones(2), [batch], 0.1, lambda w, x, y: (0.5, 2 * w))
+    >>> LocalSGD(work.lr).train(work).update
+    array([2., 2.])
     """
 
     client: int

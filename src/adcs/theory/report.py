@@ -165,6 +165,8 @@ def analyse(
     limit = 1.0 / (8.0 * eta)
     if config.get("server_lr") not in (None, config["lr"]):
         notes.append("Theorem 2 is not shown: it takes the server's learning rate to be lr.")
+    elif not _is_plain(config):
+        notes.append("Theorem 2 is not shown: it is about E plain SGD steps and the mean.")
     elif smoothness is not None and smoothness > limit:
         notes.append(
             f"Theorem 2 does not apply: its step size E lr = {eta:.3g} exceeds 1/(8 L) = "
@@ -346,6 +348,22 @@ def _convergence(
     row.update(terms)
     row["measured"] = _mean([(r["gradient_norm"] / steps) ** 2 for _, r, _ in rounds])
     return row
+
+
+def _is_plain(config: dict[str, Any]) -> bool:
+    """Return whether clients run plain SGD steps and the server takes the mean.
+
+    >>> _is_plain({"steps": 5}), _is_plain({"prox": 0.1})
+    (True, False)
+    """
+    plain: dict[str, tuple[Any, ...]] = {
+        "local": ("steps", "sgd", "full"),
+        "server_optimizer": ("mean",),
+        "aggregation": ("mean",),
+        **dict.fromkeys(("momentum", "weight_decay", "prox"), (0,)),
+        **dict.fromkeys(("epochs", "clip"), (None,)),
+    }
+    return all(config.get(name, values[0]) in values for name, values in plain.items())
 
 
 def _notes(config: dict[str, Any], labels: Sequence[Any] | None, rounds: list[Row]) -> list[str]:
