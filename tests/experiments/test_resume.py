@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from adcs._serialization import pack, unpack
 from adcs.cli.app import app
 from adcs.experiments import runner
-from adcs.experiments.config import Experiment, with_options
+from adcs.experiments.config import Experiment, from_dict, with_options
 from adcs.experiments.explain import replay
 from adcs.experiments.runner import (
     create_run,
@@ -88,6 +88,52 @@ def test_checkpoints_do_not_wait_for_an_evaluation(
     whole = create_run(tmp_path / "whole", experiment)
     run_experiment(whole, experiment, jobs=1)
     assert records(folder) == records(whole)
+
+
+def test_what_clients_and_server_keep_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaffold = Path(__file__).parents[2] / "examples" / "scaffold.py"
+    experiment = small(save(tmp_path / "mine.npz", seed=0)).replace(
+        local=f"{scaffold}:Scaffold", steps=3, server_optimizer="yogi", network={"dropout": 0.2}
+    )
+    folder = started(tmp_path / "run", experiment, monkeypatch, at=13)
+    run_experiment(folder, experiment, jobs=1)
+    whole = create_run(tmp_path / "whole", experiment)
+    run_experiment(whole, experiment, jobs=1)
+    assert records(folder) == records(whole)
+
+
+def test_an_error_in_ones_own_training_is_fixed_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.py"
+    text = (
+        "from adcs.simulation import ClientResult, LocalTraining\n"
+        "class Mine(LocalTraining):\n"
+        "    def train(self, work):\n"
+        "        loss, gradient = work.loss_and_gradient(work.w, *work.batches[0])\n"
+        "        return ClientResult(loss, gradient * FACTOR)\n"
+    )
+    path.write_text(f"FACTOR = float('nan')\n{text}")
+    data = save(tmp_path / "mine.npz", seed=0)
+    words = ["--data", data, "--clients", 6, "--m", 2, "--rounds", 5, "--local", f"{path}:Mine"]
+    run = tmp_path / "run"
+    sentence = refused(adcs("compare", *words, "-s", "Uniform", "--out", run))
+    assert "local training Mine failed in round 0, client " in sentence
+    assert "the update must be finite numbers; no records are lost, fix it and resume" in sentence
+    path.write_text(f"FACTOR = 1.0\n{text}")
+    monkeypatch.chdir(tmp_path)
+    assert adcs("compare", "--resume", run).exit_code == 0
+
+
+def test_configs_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    values = small(save(tmp_path / "mine.npz", seed=0)).as_dict()
+    names = ("m", "lr", "server_lr", "steps", "weights", "paper_literal_weights", "rounds")
+    values["training"] = {name: values["training"][name] for name in (*names, "batch_size")}
+    assert from_dict({**values, "training": {**values["training"], "local": "steps"}}) == small(
+        tmp_path / "mine.npz"
+    )
 
 
 def test_a_run_does_not_resume_with_other_data(

@@ -109,7 +109,8 @@ class Unnormalised(adcs.Scheduler):
     ],
 )
 def test_unnormalised_weights_are_refused(settings: Any) -> None:
-    named = f"aggregation {settings['aggregation']} needs weights that sum to 1, and one weights"
+    rule = type(Training(**settings).make_aggregation()).__name__
+    named = f"aggregation {rule} needs weights that sum to 1, and one weights its cohorts"
     with pytest.raises(ValueError, match=named):
         simulation(Unnormalised(), **settings).step()
     simulation(Unnormalised()).step()

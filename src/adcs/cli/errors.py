@@ -16,7 +16,7 @@ from adcs.cli.console import show_status
 from adcs.cli.stopping import exit_code
 from adcs.run_folder import InUse
 from adcs.simulation.datasets import DataUnavailable
-from adcs.simulation.scheduler_errors import SchedulerFailed
+from adcs.simulation.scheduler_errors import SchedulerFailed, TrainingFailed
 
 USER_ERROR = 2
 WORKER_DIED = "a worker process ended early, perhaps out of memory"
@@ -88,7 +88,7 @@ def resumable(folder: Path, command: str) -> Iterator[None]:
     except OSError as error:
         sentence = describe(error, folder)
         raise Stopped(f"{sentence}; no records are lost, resume with: {command}") from error
-    except SchedulerFailed as error:
+    except (SchedulerFailed, TrainingFailed) as error:
         raise Stopped(f"{error}; no records are lost, fix it and resume with: {command}") from error
     except (BrokenProcessPool, MemoryError) as error:
         raise Stopped(

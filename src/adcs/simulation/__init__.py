@@ -18,7 +18,7 @@ from adcs.simulation.local_training import ClientResult, ClientWork, LocalSGD, L
 from adcs.simulation.models import MLP, Model
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import Partition, make_partition
-from adcs.simulation.scheduler_errors import SchedulerFailed
+from adcs.simulation.scheduler_errors import SchedulerFailed, TrainingFailed
 from adcs.simulation.trace import Trace, read_trace
 from adcs.simulation.training import Training
 
@@ -44,6 +44,7 @@ __all__ = [
     "Simulation",
     "Trace",
     "Training",
+    "TrainingFailed",
     "TrimmedMean",
     "from_arrays",
     "from_npz",

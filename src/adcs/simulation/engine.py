@@ -435,7 +435,7 @@ class Simulation:
                 continue
             if rule.needs_normalised_weights and not run.cohort.normalise:
                 raise ValueError(
-                    f"aggregation {self.training.aggregation} needs weights that sum to 1, and "
+                    f"aggregation {type(rule).__name__} needs weights that sum to 1, and "
                     f"{run.name} weights its cohorts otherwise (normalise=False): use mean"
                 )
             updates = local.updates(i, clients)

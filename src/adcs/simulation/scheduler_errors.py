@@ -19,6 +19,16 @@ class SchedulerFailed(Exception):
     """
 
 
+class TrainingFailed(ValueError):
+    """A user's local training or aggregation raised an error, or returned what is unusable.
+
+    >>> raise TrainingFailed("aggregation Mine failed in round 3: KeyError: 'loss'")
+    Traceback (most recent call last):
+    ...
+    adcs.simulation.scheduler_errors.TrainingFailed: aggregation Mine failed in round 3: ...
+    """
+
+
 def scheduler_error(
     scheduler: Scheduler, error: Exception, server_round: int | None = None
 ) -> Exception:
@@ -84,11 +94,11 @@ def own_error(kind: str, own: object, error: Exception, where: str) -> Exception
     >>> class Mine:
     ...     __module__ = "my_file"
     >>> own_error("aggregation", Mine(), KeyError("loss"), "round 3")
-    ValueError("aggregation Mine failed in round 3: KeyError: 'loss'")
+    TrainingFailed("aggregation Mine failed in round 3: KeyError: 'loss'")
     """
     if type(own).__module__.startswith("adcs."):
         return error
-    return ValueError(
+    return TrainingFailed(
         f"{kind} {type(own).__name__} failed in {where}: {describe_error(error)}"
         f"{_location(error, own)}"
     )

@@ -17,6 +17,9 @@ from adcs._types import FloatArray
 if TYPE_CHECKING:
     from adcs.simulation.training import Training
 
+Slots = dict[str, FloatArray]
+"""Arrays that are kept from round to round, with a row for each run."""
+
 
 class ServerOptimizer(ABC):
     """The base class of server optimisers.
@@ -35,7 +38,7 @@ class ServerOptimizer(ABC):
     """Names of the arrays that are kept from round to round; they start at zero."""
 
     def __init__(self) -> None:
-        self.arrays: dict[str, FloatArray] = {}
+        self.arrays: Slots = {}
 
     def step(
         self, parameters: FloatArray, update: FloatArray, active: Any, server_round: int
@@ -63,14 +66,8 @@ class ServerOptimizer(ABC):
         return new
 
     @abstractmethod
-    def _step(
-        self,
-        parameters: FloatArray,
-        update: FloatArray,
-        arrays: dict[str, FloatArray],
-        server_round: int,
-    ) -> FloatArray:
-        """Return the new parameters, and put the new arrays in place of the old."""
+    def _step(self, w: FloatArray, u: FloatArray, kept: Slots, server_round: int) -> FloatArray:
+        """Return the new parameters of an update u, and replace what is kept."""
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
@@ -96,14 +93,8 @@ class Mean(ServerOptimizer):
         super().__init__()
         self.lr = lr
 
-    def _step(
-        self,
-        parameters: FloatArray,
-        update: FloatArray,
-        arrays: dict[str, FloatArray],
-        server_round: int,
-    ) -> FloatArray:
-        return parameters - parameters.dtype.type(self.lr) * update
+    def _step(self, w: FloatArray, u: FloatArray, kept: Slots, server_round: int) -> FloatArray:
+        return w - w.dtype.type(self.lr) * u
 
 
 class Momentum(ServerOptimizer):
@@ -116,15 +107,9 @@ class Momentum(ServerOptimizer):
         self.lr = lr
         self.momentum = momentum
 
-    def _step(
-        self,
-        parameters: FloatArray,
-        update: FloatArray,
-        arrays: dict[str, FloatArray],
-        server_round: int,
-    ) -> FloatArray:
-        arrays["velocity"] = self.momentum * arrays["velocity"] + update
-        return parameters - parameters.dtype.type(self.lr) * arrays["velocity"]
+    def _step(self, w: FloatArray, u: FloatArray, kept: Slots, server_round: int) -> FloatArray:
+        kept["velocity"] = self.momentum * kept["velocity"] + u
+        return w - w.dtype.type(self.lr) * kept["velocity"]
 
 
 class Adagrad(ServerOptimizer):
@@ -169,19 +154,11 @@ class Adagrad(ServerOptimizer):
     def _rate(self, server_round: int) -> float:
         return self.eta
 
-    def _step(
-        self,
-        parameters: FloatArray,
-        update: FloatArray,
-        arrays: dict[str, FloatArray],
-        server_round: int,
-    ) -> FloatArray:
-        change = -self.lr * update
-        arrays["m"] = self.beta_1 * arrays["m"] + (1 - self.beta_1) * change
-        arrays["v"] = self._second(arrays["v"], change**2)
-        return parameters + self._rate(server_round) * arrays["m"] / (
-            np.sqrt(arrays["v"]) + self.tau
-        )
+    def _step(self, w: FloatArray, u: FloatArray, kept: Slots, server_round: int) -> FloatArray:
+        change = -self.lr * u
+        kept["m"] = self.beta_1 * kept["m"] + (1 - self.beta_1) * change
+        kept["v"] = self._second(kept["v"], change**2)
+        return w + self._rate(server_round) * kept["m"] / (np.sqrt(kept["v"]) + self.tau)
 
 
 class Adam(Adagrad):
