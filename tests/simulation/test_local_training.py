@@ -26,6 +26,7 @@ from adcs.simulation import (
     local_rounds,
     make_partition,
 )
+from adcs.simulation.batches import Batches
 from adcs.simulation.local_rounds import MultiStep, PerClient, SingleStep
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
@@ -86,7 +87,7 @@ def test_sgd_against_torch_optim(kind: str) -> None:
     start, model = sim.parameters[0], sim.model
     local = sim._start_round(sim.parameters, 0)
     updates = local.updates(0, np.arange(N))
-    batches = local_rounds.Batches(sim.federation, sim.training, 0)
+    batches = Batches(sim.federation, sim.training, 0)
     for client in range(N):
         w = torch.tensor(start, requires_grad=True)
         t = sim.training
@@ -127,7 +128,7 @@ def test_the_fast_path_is_taken_for_one_plain_step() -> None:
 
 def test_an_epoch_is_a_permutation() -> None:
     sim = simulation(epochs=2)
-    batches = local_rounds.Batches(sim.federation, sim.training, seed=0)
+    batches = Batches(sim.federation, sim.training, seed=0)
     for client in range(N):
         x, _ = sim.federation.all_of(client)
         size = len(x)
@@ -146,7 +147,7 @@ def test_an_epoch_is_a_permutation() -> None:
 def test_epochs_take_time_by_steps() -> None:
     network = {"spread": 0.0, "up_bytes_per_second": 1e12, "down_bytes_per_second": 1e12}
     sim = simulation(network=network, epochs=1, m=1)
-    steps = local_rounds.Batches(sim.federation, sim.training, 0).steps
+    steps = Batches(sim.federation, sim.training, 0).steps
     assert len(set(steps.tolist())) > 2
     for _ in range(12):
         before = sim.runs[0].ledger.seconds

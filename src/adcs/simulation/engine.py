@@ -31,10 +31,10 @@ from adcs.reports.table import ReportTable
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.simulation.aggregation import Aggregation, Mean, check_aggregate
+from adcs.simulation.batches import Batches
 from adcs.simulation.costs import RoundCosts
 from adcs.simulation.federation import Federation
 from adcs.simulation.local_rounds import (
-    Batches,
     LocalRound,
     Setup,
     WeightedCohorts,
