@@ -20,7 +20,6 @@ from adcs.experiments.runner import create_run, experiment_of, run_experiment
 from adcs.experiments.statistics import FEWEST, Row
 from adcs.run_folder import RunFolder, next_folder
 from adcs.simulation.datasets import Dataset, DataUnavailable
-from adcs.simulation.models import MLP
 
 SHOWN = 10
 """Number of class labels that are listed."""
@@ -121,11 +120,10 @@ def listed(names: Sequence[str]) -> str:
 
 def _check_model(experiment: Experiment, dataset: Dataset) -> None:
     """Refuse a model that memory cannot hold once; a worker process would be killed."""
-    hidden = experiment.model.hidden
-    size = MLP(dataset.x_train.shape[1], dataset.classes, hidden).size
+    size = experiment.make_model(dataset).size
     if (needed := 8 * size) > memory():
         raise ValueError(
-            f"model.hidden {list(hidden)} makes a model of {size:,} parameters, "
+            f"model {experiment.model.name} has {size:,} parameters, "
             f"{gigabytes(needed)}, more than the {gigabytes(memory())} of memory"
         )
 

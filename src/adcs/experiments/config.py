@@ -17,13 +17,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from adcs._validation import check_choice, check_int, did_you_mean, did_you_mean_path
+from adcs._validation import check_choice, did_you_mean, did_you_mean_path
+from adcs.experiments.models import DENSE, NETWORKS, check_model, make_model
 from adcs.experiments.specs import AGGREGATION, LOCAL_TRAINING, make_scheduler
 from adcs.experiments.validation import check_value, in_words
 from adcs.simulation.datasets import Dataset, load
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
-from adcs.simulation.models import MLP
+from adcs.simulation.models import Model
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import KINDS, Partition, check_settings, make_partition
 from adcs.simulation.settings import BOUNDS, MILLION, check_setting, declare, setting
@@ -112,19 +113,28 @@ class PartitionSettings(Section):
 class ModelSettings(Section):
     """The model: `[model]`."""
 
-    hidden: tuple[int, ...] = _field(
-        (),
-        "Sizes of hidden layers, such as 64,32; none is softmax regression.",
-        metavar="SIZES",
-        strict=None,
-        summary=lambda sizes: f"hidden layers {list(sizes)}" if sizes else "softmax regression",
+    name: str = _field(
+        "softmax",
+        f"Model: {', '.join((*DENSE, *NETWORKS))}; hidden layers as mlp:64,32. One's own network as "
+        "file.py:Net.",
+        option="model",
+        metavar="NAME|FILE.py:NET",
+        summary=lambda name: "softmax regression" if name == "softmax" else f"model {name}",
+        is_spec=True,
     )
+    buffers: Literal["average", "keep"] = _field(
+        "average", "Statistics of BatchNorm: averaged, or kept as they were made.", strict=None
+    )
+    device: Literal["cpu", "cuda"] = _field(
+        "cpu", "Device of networks; cuda is untested.", strict=None
+    )
+    compile: bool = _field(False, "Compile the network; pays in long runs of large CNNs.")
 
-    @field_validator("hidden", mode="before")
+    @field_validator("name")
     @classmethod
-    def _check_sizes(cls, sizes: Any) -> Any:
-        check_value("model.hidden", sizes, tuple[int, ...])
-        return [check_int("model.hidden", size, minimum=1, maximum=MILLION) for size in sizes]
+    def _check_name(cls, name: str) -> str:
+        check_model(name)
+        return name
 
 
 @dataclass(frozen=True)
@@ -263,6 +273,16 @@ class Experiment(Section):
         kind, clients = self.partition.kind, self.partition.clients
         return make_partition(dataset, kind, clients, seed=seed, **self.partition.settings)
 
+    def make_model(self, dataset: Dataset) -> Model:
+        """Make the model for the data."""
+        return make_model(
+            self.model.name,
+            dataset,
+            device=self.model.device,
+            buffers=self.model.buffers,
+            compile=self.model.compile,
+        )
+
     def simulation(
         self,
         seed: int,
@@ -283,7 +303,7 @@ class Experiment(Section):
             network = Network(self.network, self.partition.clients, seed)
         return Simulation(
             federation,
-            MLP(dataset.x_train.shape[1], dataset.classes, self.model.hidden),
+            self.make_model(dataset),
             {
                 label: make_scheduler(self.schedulers[label], seed)
                 for label in labels or tuple(self.schedulers)

@@ -9,6 +9,8 @@
 40
 """
 
+from typing import TYPE_CHECKING, Any
+
 from adcs.simulation.aggregation import Aggregation, ClippedMean, Mean, Median, TrimmedMean
 from adcs.simulation.costs import RoundCosts
 from adcs.simulation.datasets import Dataset, from_arrays, from_npz, load
@@ -21,6 +23,9 @@ from adcs.simulation.partition import Partition, make_partition
 from adcs.simulation.scheduler_errors import SchedulerFailed, TrainingFailed
 from adcs.simulation.trace import Trace, read_trace
 from adcs.simulation.training import Training
+
+if TYPE_CHECKING:
+    from adcs.simulation.torch_models import TorchModel
 
 __all__ = [
     "MLP",
@@ -42,6 +47,7 @@ __all__ = [
     "Run",
     "SchedulerFailed",
     "Simulation",
+    "TorchModel",
     "Trace",
     "Training",
     "TrainingFailed",
@@ -52,3 +58,16 @@ __all__ = [
     "make_partition",
     "read_trace",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs PyTorch when it is first used."""
+    if name != "TorchModel":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from adcs.simulation.torch_models import TorchModel
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"{name} needs PyTorch: pip install 'adcs[torch]'") from error
+    return TorchModel

@@ -7,16 +7,20 @@ each client's mini-batch, so the first layers of all runs are one wide GEMM.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adcs._types import FloatArray, IndexArray
+
+if TYPE_CHECKING:
+    from adcs.simulation.datasets.dataset import Dataset
 
 SAFE_LOGIT = 60.0
 """Exponentials of logits within this bound, and their sums, do not overflow in float32."""
@@ -50,6 +54,38 @@ class Model(Protocol):
 
     def predict(self, w: FloatArray, x: FloatArray) -> FloatArray:
         """Return one score for each class and example: logits."""
+
+
+class NonFiniteLoss(ValueError):
+    """The loss of a model on a client's batch is NaN or infinite.
+
+    >>> raise NonFiniteLoss("the loss of network Net is nan")
+    Traceback (most recent call last):
+    ...
+    adcs.simulation.models.NonFiniteLoss: the loss of network Net is nan
+    """
+
+
+def factory_arguments(factory: Callable[..., Any], data: Dataset) -> dict[str, Any]:
+    """Return the facts about a data set that the signature of a model's factory names.
+
+    They are `input_shape`, `features`, `classes` and `vocabulary`.
+
+    >>> from adcs.simulation.datasets import load
+    >>> factory_arguments(MLP, load("digits"))
+    {'features': 64, 'classes': 10}
+    """
+    facts = {
+        "input_shape": tuple(data.input_shape),
+        "features": data.x_train.shape[1],
+        "classes": data.classes,
+        "vocabulary": data.vocabulary,
+    }
+    try:
+        names = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # a built-in without a signature
+        return {}
+    return {name: value for name, value in facts.items() if name in names}
 
 
 class Pass(Protocol):

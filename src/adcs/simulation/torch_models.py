@@ -1,0 +1,492 @@
+"""PyTorch networks as models: any `torch.nn.Module` as a flat vector of parameters.
+
+One module serves all clients and runs. Its parameters are views of one flat tensor, and so are
+their gradients, so a step of SGD is a few operations on vectors. All work runs on one thread,
+because the bits of a convolution depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from adcs._hashing import hashes
+from adcs._types import FloatArray, IndexArray
+from adcs._validation import brief, check_choice
+from adcs.simulation.datasets.dataset import Dataset
+from adcs.simulation.models import Labels, NonFiniteLoss, factory_arguments
+from adcs.simulation.scheduler_errors import describe_error
+
+if TYPE_CHECKING:
+    from adcs.simulation.local_training import LocalSGD
+
+PREDICTED_AT_ONCE = 500
+"""Examples in a batch of `predict` and `example_losses`."""
+
+AGGREGATED_AT_ONCE = 100
+"""Examples in a batch of an aggregate; larger batches of a CNN leave the processor's caches."""
+
+TRIED = 2
+"""Examples in the batch on which a new network is tried."""
+
+Factory = Callable[..., torch.nn.Module]
+
+
+class TorchModel:
+    """A PyTorch network as a model of the simulation.
+
+    The factory is called with those of the arguments `input_shape`, `classes`, `features` and
+    `vocabulary` that its signature names, and with `settings`. The network receives a batch of
+    examples in the data set's shape: floats, or token ids (int64) where the data has a vocabulary.
+    It returns one score for each class (logits), or one number for regression.
+
+    Local steps run in training mode, predictions in evaluation mode. Random numbers that the
+    network draws from PyTorch's global generator, as for dropout, follow from a key of (seed,
+    round, client). The initial parameters follow from the seed.
+
+    Statistics that training changes, such as BatchNorm's running means and variances, are the last
+    `buffers` numbers of the vector. All other state (constants, parameters that need no gradient,
+    counters such as `num_batches_tracked`) is that of the factory called with seed 0, at the start
+    of each client's training and of each prediction.
+
+    Parameters
+    ----------
+    factory
+        A class or function that returns a new `torch.nn.Module` each time.
+    data
+        The data set to train on: it has the shape of an example, the vocabulary and the task.
+    settings
+        Further keyword arguments of the factory.
+    buffers
+        "average": statistics are averaged over the clients that trained. "keep": they stay as the
+        factory made them.
+    device
+        "cpu" or "cuda". CUDA is untested.
+    compile
+        Compile the network with `torch.compile`, which needs a C++ compiler and half a minute. It
+        pays in long runs of convolutional networks.
+
+    Attributes
+    ----------
+    size : int
+        The length of the vector: trainable parameters and, after them, statistics.
+    buffers : int
+        The number of statistics.
+    keyed : bool
+        Whether the network draws random numbers in training.
+    output_bias : slice or None
+        Where the bias of the output is in the vector.
+
+    Raises
+    ------
+    ValueError
+        If the factory fails or the network does not fit the data.
+
+    Examples
+    --------
+    >>> from adcs.simulation import load
+    >>> def net(features, classes):
+    ...     return torch.nn.Sequential(torch.nn.Dropout(0.1), torch.nn.Linear(features, classes))
+    >>> model = TorchModel(net, load("digits"))
+    >>> model.size, model.buffers, model.keyed, model.output_bias
+    (650, 0, True, slice(640, 650, None))
+    >>> TorchModel(torch.nn.Flatten, load("digits"))
+    Traceback (most recent call last):
+    ...
+    ValueError: network Flatten must return a score for each class: shape (2, 10), got (2, 64)
+    """
+
+    def __init__(
+        self,
+        factory: Factory,
+        data: Dataset,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        buffers: Literal["average", "keep"] = "average",
+        device: Literal["cpu", "cuda"] = "cpu",
+        compile: bool = False,
+    ) -> None:
+        check_choice("buffers", buffers, ("average", "keep"))
+        check_choice("device", device, ("cpu", "cuda"))
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device cuda is not available: PyTorch finds no GPU")
+        if not callable(factory) or isinstance(factory, torch.nn.Module):
+            raise ValueError(
+                "a network must be a class or function that returns a new torch.nn.Module, got "
+                f"{brief(factory)}"
+            )
+        self.name = getattr(factory, "__name__", type(factory).__name__)
+        self._factory = factory
+        self._arguments = factory_arguments(factory, data) | dict(settings or {})
+        self._shape = tuple(data.input_shape)
+        self._vocabulary = data.vocabulary
+        self._regression = getattr(data, "task", "classification") == "regression"
+        self._outputs = data.classes
+        self._device = torch.device(device)
+        self._compile = compile
+        self._workspaces: dict[torch.dtype, _Workspace] = {}
+        with _on_one_thread(), _seeded(0, "cpu"):
+            module = self._new_module()
+            changed, self.keyed, self._couples_examples = self._try_training(module)
+            self._first = module
+        parameters = _trainable(module)
+        self._changed = tuple(changed)
+        self._carried = tuple(
+            name
+            for name in changed
+            if buffers == "average" and module.get_buffer(name).is_floating_point()
+        )
+        self._shapes = _shapes(module, self._carried)
+        self.buffers = sum(module.get_buffer(name).numel() for name in self._carried)
+        self.size = sum(p.numel() for p in parameters.values()) + self.buffers
+        self.output_bias = self._find_output_bias(module)
+        if compile and (self.keyed or self._changed):
+            raise ValueError(
+                f"network {self.name} cannot be compiled: it draws random numbers or keeps "
+                "statistics in training"
+            )
+
+    def initial(self, seed: int) -> FloatArray:
+        """Return the parameters and statistics of a new network, made with this seed."""
+        with _on_one_thread(), _seeded(int(hashes(seed, 0x1417)), "cpu"):
+            module = self._new_module()
+        if module is self._first:
+            raise ValueError(f"network {self.name} must be made anew at each call of its factory")
+        self._check_shapes(module)
+        parts = [*_trainable(module).values(), *map(module.get_buffer, self._carried)]
+        vector: FloatArray = torch.cat([part.detach().reshape(-1) for part in parts]).numpy()
+        return vector
+
+    def loss_and_gradient(
+        self, w: FloatArray, x: FloatArray, y: Labels, key: int = 0
+    ) -> tuple[float, FloatArray]:
+        """Return the mean loss over a batch in training mode and its gradient.
+
+        The last `buffers` entries hold the statistics after this batch.
+        """
+        with self._workspace(w, training=True, key=key) as space:
+            loss = self._mean_loss(space, x, y)
+            gradient = space.backward(loss).clone()
+            return self._finite(loss), space.vector(gradient)
+
+    def local_update(
+        self, w: FloatArray, batches: Iterable[tuple[FloatArray, Labels]], sgd: LocalSGD, key: int
+    ) -> tuple[float, FloatArray]:
+        """Return the loss before the first step and the update of all local steps of one client.
+
+        Parameters
+        ----------
+        w
+            The parameters that the client starts from.
+        batches
+            The examples and labels of each step.
+        sgd
+            Learning rate, momentum, weight decay, proximal term and clipping.
+        key
+            Seed of the random numbers that the network draws.
+        """
+        with self._workspace(w, training=True, key=key) as space:
+            first = math.nan
+            start = space.flat.clone() if sgd.prox else space.flat
+            total = velocity = None
+            for step, (x, y) in enumerate(batches):
+                loss = self._mean_loss(space, x, y)
+                gradient = space.backward(loss)
+                if step == 0:
+                    first = self._finite(loss)
+                if sgd.prox:
+                    gradient.add_(space.flat - start, alpha=sgd.prox)
+                if sgd.clip is not None:
+                    norm = float(gradient.norm())
+                    if norm > sgd.clip:
+                        gradient.mul_(sgd.clip / norm)
+                if sgd.weight_decay:
+                    gradient.add_(space.flat, alpha=sgd.weight_decay)
+                if sgd.momentum:
+                    velocity = gradient.clone() if velocity is None else velocity
+                    if step:
+                        velocity.mul_(sgd.momentum).add_(gradient)
+                    gradient = velocity
+                total = gradient.clone() if total is None else total.add_(gradient)
+                space.flat.sub_(gradient, alpha=sgd.lr)
+            if total is None:
+                total = torch.zeros_like(space.flat)
+            return first, space.vector(total)
+
+    def predict(self, w: FloatArray, x: FloatArray) -> FloatArray:
+        """Return the logits, or the predicted numbers, in evaluation mode."""
+        outputs: FloatArray = np.concatenate(list(self._outputs_of(w, x)))
+        return outputs
+
+    def example_losses(self, w: FloatArray, x: FloatArray, y: Labels) -> FloatArray:
+        """Return the loss of each example in evaluation mode."""
+        found = []
+        for part, outputs in zip(_parts(len(x)), self._outputs_of(w, x), strict=True):
+            labels = self._labels(y[part], torch.float64)
+            found.append(self._losses(torch.from_numpy(outputs).double(), labels).numpy())
+        losses: FloatArray = np.concatenate(found).astype(w.dtype)
+        return losses
+
+    def _outputs_of(self, w: FloatArray, x: FloatArray) -> Iterator[FloatArray]:
+        with self._workspace(w, training=False) as space, torch.no_grad():
+            for part in _parts(len(x)):
+                yield self._forward(space, x[part]).cpu().numpy()
+
+    def _new_module(self) -> torch.nn.Module:
+        """Return a new network that has passed a batch; errors are one sentence."""
+        try:
+            module = self._factory(**self._arguments)
+        except Exception as error:
+            raise ValueError(
+                f"network {self.name} cannot be made: {describe_error(error)}"
+            ) from error
+        if not isinstance(module, torch.nn.Module):
+            raise ValueError(
+                f"network {self.name} must be a torch.nn.Module, got {brief(module)}"
+            )
+        # A first batch gives lazy layers their shapes.
+        module.eval()
+        with torch.no_grad():
+            outputs = self._call(module, self._random_batch())
+        if not any(p.requires_grad for p in module.parameters()):
+            raise ValueError(f"network {self.name} has no parameters to train")
+        if not all(p.is_floating_point() for p in module.parameters()):
+            raise ValueError(f"network {self.name} has parameters that are not real numbers")
+        if not bool(torch.isfinite(outputs).all()):
+            raise ValueError(f"network {self.name} returns values that are not finite")
+        return module
+
+    def _random_batch(self, seed: int = 0) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        shape = (TRIED, *self._shape)
+        if self._vocabulary is None:
+            return torch.rand(shape, generator=generator)
+        return torch.randint(self._vocabulary, shape, generator=generator)
+
+    def _try_training(self, module: torch.nn.Module) -> tuple[list[str], bool, bool]:
+        """Return which buffers a training batch changes, and two properties of the network.
+
+        They are whether it draws random numbers in training, and whether an example's output
+        depends on the other examples of its batch.
+        """
+        module.train()
+        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        batch, other = self._random_batch(), self._random_batch(seed=1)
+        other[0] = batch[0]
+        state = torch.default_generator.get_state()
+        with torch.no_grad():
+            outputs = self._call(module, batch)
+            drew = not torch.equal(state, torch.default_generator.get_state())
+            torch.default_generator.set_state(state)
+            again = self._call(module, other)
+        couples = not torch.allclose(outputs[0], again[0], rtol=1e-4, atol=1e-6)
+        changed = []
+        for name, value in before.items():
+            if not torch.equal(module.get_buffer(name), value):
+                changed.append(name)
+                module.get_buffer(name).copy_(value)
+        return changed, drew, couples
+
+    def _find_output_bias(self, module: torch.nn.Module) -> slice | None:
+        """Return where the parameters are that are added to the outputs as they are."""
+        module.eval()
+        outputs = self._call(module, self._random_batch())
+        outside = torch.rand(outputs.shape, generator=torch.Generator().manual_seed(2))
+        parameters = _trainable(module)
+        gradients = torch.autograd.grad(
+            (outputs * outside).sum(), list(parameters.values()), allow_unused=True
+        )
+        found, start = None, 0
+        for gradient, parameter in zip(gradients, parameters.values(), strict=True):
+            end = start + parameter.numel()
+            if gradient is not None and gradient.shape == outside.shape[1:]:
+                if torch.allclose(gradient, outside.sum(0)):
+                    found = slice(start, end)
+            start = end
+        return found
+
+    def _check_shapes(self, module: torch.nn.Module) -> None:
+        shapes = _shapes(module, self._carried)
+        for name in {**self._shapes, **shapes}:
+            if self._shapes.get(name) != shapes.get(name):
+                raise ValueError(
+                    f"network {self.name} differs from call to call of its factory: {name} has "
+                    f"shape {self._shapes.get(name)} and then {shapes.get(name)}"
+                )
+
+    @contextmanager
+    def _workspace(
+        self, w: FloatArray, *, training: bool, key: int = 0
+    ) -> Iterator[_Workspace]:
+        """Set up the module with parameters `w`, on one thread, with the key's random numbers."""
+        with _on_one_thread():
+            space = self._workspaces.get(_DTYPES[w.dtype])
+            if space is None:
+                with _seeded(0, "cpu"):
+                    module = self._new_module()
+                self._check_shapes(module)
+                space = _Workspace(module, self._carried, self._changed, _DTYPES[w.dtype], self._device, self._compile)
+                self._workspaces[_DTYPES[w.dtype]] = space
+            space.load(w)
+            space.module.train(training)
+            if training and self.keyed:
+                with _seeded(key, self._device.type):
+                    yield space
+            else:
+                yield space
+
+    def _forward(self, space: _Workspace, x: FloatArray) -> torch.Tensor:
+        rows = torch.from_numpy(x if x.flags.writeable else x.copy())
+        kind = torch.int64 if self._vocabulary is not None else space.flat.dtype
+        rows = rows.reshape(len(x), *self._shape).to(self._device, kind)
+        return self._call(space.compiled if space.module.training else space.module, rows)
+
+    def _call(self, module: Callable[..., Any], rows: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of a network: examples x classes."""
+        try:
+            outputs = module(rows)
+        except Exception as error:
+            raise ValueError(
+                f"network {self.name} fails on a batch of shape {tuple(rows.shape)}: "
+                f"{describe_error(error)}"
+            ) from error
+        expected = (len(rows), self._outputs)
+        if isinstance(outputs, torch.Tensor) and outputs.is_floating_point():
+            if outputs.shape == expected:
+                return outputs
+            if self._outputs == 1 and outputs.shape == expected[:1]:
+                return outputs[:, None]
+            got = str(tuple(outputs.shape))
+        else:
+            got = brief(outputs)
+        what = "one number for each example" if self._regression else "a score for each class"
+        raise ValueError(f"network {self.name} must return {what}: shape {expected}, got {got}")
+
+    def _labels(self, y: Labels, dtype: torch.dtype) -> torch.Tensor:
+        kind = dtype if self._regression else torch.int64
+        return torch.as_tensor(y).to(self._device, kind)
+
+    def _losses(
+        self, outputs: torch.Tensor, labels: torch.Tensor, reduction: str = "none"
+    ) -> torch.Tensor:
+        if self._regression:
+            return functional.mse_loss(outputs[:, 0], labels, reduction=reduction)
+        return functional.cross_entropy(outputs, labels, reduction=reduction)
+
+    def _mean_loss(self, space: _Workspace, x: FloatArray, y: Labels) -> torch.Tensor:
+        labels = self._labels(y, space.flat.dtype)
+        return self._losses(self._forward(space, x), labels, "mean")
+
+    def _finite(self, loss: torch.Tensor) -> float:
+        value = float(loss)
+        if not math.isfinite(value):
+            raise NonFiniteLoss(f"the loss of network {self.name} is {value}")
+        return value
+
+
+_DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+
+
+class _Workspace:
+    """A module whose trainable parameters and their gradients are views of flat tensors."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        carried: Sequence[str],
+        changed: Sequence[str],
+        dtype: torch.dtype,
+        device: torch.device,
+        compile: bool,
+    ) -> None:
+        self.module = module.to(device, dtype)
+        parameters = _trainable(module)
+        size = sum(p.numel() for p in parameters.values())
+        self.flat = torch.empty(size, dtype=dtype, device=device)
+        self.gradient = torch.zeros_like(self.flat)
+        start = 0
+        for parameter in parameters.values():
+            end = start + parameter.numel()
+            parameter.data = self.flat[start:end].view(parameter.shape)
+            parameter.grad = self.gradient[start:end].view(parameter.shape)
+            start = end
+        self._carried = carried
+        self._reset = {
+            name: module.get_buffer(name).clone() for name in changed if name not in carried
+        }
+        self.compiled: Callable[..., Any] = torch.compile(module) if compile else module
+
+    def load(self, w: FloatArray) -> None:
+        """Set parameters and statistics to those of a vector, and all other state as made."""
+        vector = torch.from_numpy(w if w.flags.writeable else w.copy()).to(self.flat.device)
+        start = self.flat.numel()
+        self.flat.copy_(vector[:start])
+        for name in self._carried:
+            buffer = self.module.get_buffer(name)
+            end = start + buffer.numel()
+            buffer.copy_(vector[start:end].view(buffer.shape))
+            start = end
+        for name, value in self._reset.items():
+            self.module.get_buffer(name).copy_(value)
+
+    def backward(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of a loss as a flat tensor, which the next call overwrites."""
+        self.gradient.zero_()
+        loss.backward()
+        return self.gradient
+
+    def vector(self, update: torch.Tensor) -> FloatArray:
+        """Return an update followed by the statistics as they are now."""
+        if self._carried:
+            statistics = [self.module.get_buffer(name).reshape(-1) for name in self._carried]
+            update = torch.cat([update, *statistics])
+        values: FloatArray = update.cpu().numpy()
+        return values
+
+
+def _trainable(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def _shapes(module: torch.nn.Module, carried: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of trainable parameters and carried buffers, by name."""
+    found = {name: tuple(p.shape) for name, p in _trainable(module).items()}
+    buffers = dict(module.named_buffers())
+    return found | {name: tuple(buffers[name].shape) for name in carried if name in buffers}
+
+
+def _parts(examples: int) -> list[slice]:
+    """Return the batches in which examples are predicted; an empty one if there are none."""
+    starts = range(0, max(examples, 1), PREDICTED_AT_ONCE)
+    return [slice(start, start + PREDICTED_AT_ONCE) for start in starts]
+
+
+@contextmanager
+def _on_one_thread() -> Iterator[None]:
+    """Run PyTorch on one thread, and on as many as before afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _seeded(key: int, device: str) -> Iterator[None]:
+    """Seed PyTorch's global random numbers, and restore their state afterwards."""
+    # `torch.manual_seed` seeds every backend that there is, and takes a hundred times as long.
+    state = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(key)
+    if device == "cuda":
+        torch.cuda.manual_seed(key)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
