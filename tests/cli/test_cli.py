@@ -198,7 +198,7 @@ def test_theory_says_that_there_are_no_clusters(tmp_path: Path) -> None:
 
 
 def test_theory_leaves_out_rounds_that_are_not_finite(tmp_path: Path) -> None:
-    wild = ["--lr", "1e30", "--hidden", "4", "--out", tmp_path / "wild"]
+    wild = ["--lr", "1e30", "--model", "mlp:4", "--out", tmp_path / "wild"]
     assert adcs("compare", *SMALL, "--scheduler", "Uniform", *wild).exit_code == 0
     result = adcs("theory", tmp_path / "wild")
     assert result.exit_code == 0, result.output
@@ -257,11 +257,11 @@ def npz(path: Path, **arrays: object) -> Path:
             "unknown setting 'dedline' in [network]; did you mean deadline?",
         ),
         (["--partition", "dirichlet", "--partition-settings", "beta=1"], "no setting of dirichlet"),
-        (["--hidden", "a"], "--hidden must look like 64,32"),
+        (["--model", "mlp:a"], "must look like softmax, mlp:64,32, cnn or file.py:Net"),
         (["--baseline", "X"], "baseline must be one of"),
         (["--baseline", "Unifrom"], "did you mean Uniform?"),
-        (["--hidden", "1000000,1000000"], "more than the"),
-        (["--hidden", "x" * 10000], "xxx..."),
+        (["--model", "mlp:1000000,1000000"], "more than the"),
+        (["--model", "x" * 10000], "xxx..."),
         (["--scheduler", "./my.txt:Patient"], "./my.txt is not a Python file"),
         (["--config", "none.toml"], "cannot be read"),
         (["--clients", "7", "--m", "2"], "multiple of the 10 groups"),
@@ -308,7 +308,6 @@ HUGE = "99999999999999999999"
         "batch_size",
         "steps",
         "pass_width",
-        "hidden",
     ],
 )
 def test_integer_settings_out_of_range_are_refused(name: str, tmp_path: Path) -> None:
@@ -317,7 +316,7 @@ def test_integer_settings_out_of_range_are_refused(name: str, tmp_path: Path) ->
     assert re.search(rf"{name} must be a whole number from [01] to [\d,]+, got {HUGE}", sentence)
     config = tmp_path / "a.toml"
     section = SETTINGS[name].section
-    config.write_text(f"[{section}]\n{name} = {[int(HUGE)] if name == 'hidden' else HUGE}")
+    config.write_text(f"[{section}]\n{name} = {HUGE}")
     assert name in refused(adcs("compare", "--config", config, "--out", tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
@@ -419,8 +418,8 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     for words in ([], ["--data", "synthetic"]):
         sentence = refused(adcs("compare", "--config", config, *words))
         assert sentence.endswith("data must be a table of settings, [data], got 'digits'")
-    config.write_text("[model]\nhidden = 5")
-    assert "hidden must be a list" in refused(adcs("compare", "--config", config))
+    config.write_text("[model]\nname = 5")
+    assert "model.name must be a text, got 5" in refused(adcs("compare", "--config", config))
     config.write_text("[run]\neval-every = 5\neval_every = 10")
     assert "eval_every is set twice" in refused(adcs("compare", "--config", config))
     config.write_bytes(b'data = "\xff"')
@@ -462,7 +461,7 @@ def test_the_documented_toml_is_a_valid_config(tmp_path: Path) -> None:
     config.write_text(page.partition("```toml\n")[2].partition("```")[0])
     experiment = from_dict(merged(config, {}))
     assert list(experiment.schedulers) == ["Uniform", "half"]
-    assert (experiment.model.hidden, experiment.run.pass_width) == ((32,), 1)
+    assert (experiment.model.name, experiment.run.pass_width) == ("mlp:32", 1)
     assert experiment.network == NetworkSettings(availability=0.8, deadline=30)
     simulation = experiment.simulation(0, ("Uniform",))
     for _ in range(experiment.training.rounds):
@@ -589,7 +588,7 @@ def test_fallback_data_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_diverged_run_is_announced(tmp_path: Path) -> None:
-    wild = ["--lr", "1e9", "--hidden", "4", "--out", tmp_path / "wild"]
+    wild = ["--lr", "1e9", "--model", "mlp:4", "--out", tmp_path / "wild"]
     result = adcs("compare", *SMALL, "--scheduler", "Uniform", *wild)
     assert result.exit_code == 0, result.output
     assert "Training diverged" in result.stderr

@@ -249,7 +249,7 @@ def test_records_that_were_cut_are_not_gone_on_with(runs: dict[str, Path], tmp_p
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("hidden", [3]), ("clients", 2), ("dtype", "float64")]
+    ("setting", "value"), [("model", "mlp:3"), ("clients", 2), ("dtype", "float64")]
 )
 def test_a_checkpoint_of_other_settings_is_refused(
     runs: dict[str, Path], tmp_path: Path, setting: str, value: object

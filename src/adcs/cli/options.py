@@ -85,9 +85,7 @@ def _of_setting(each: Setting) -> GeneratedOption:
     types = get_args(each.hint) or (each.hint,)
     plain = next((kind for kind in (bool, int, float) if kind in types), str)
     parse: Callable[[Any], Any] = lambda value: value  # noqa: E731
-    if get_origin(each.hint) is tuple:
-        plain, parse = str, functools.partial(sizes, option=_dashed(each.option))
-    elif each.option == "data":
+    if each.option == "data":
         parse = absolute
     elif each.is_spec:
         parse = absolute_spec
@@ -153,18 +151,6 @@ def schedulers(specs: Sequence[str]) -> dict[str, str]:
             raise ValueError(f"schedulers must have distinct labels, got {label!r} twice")
         found[label] = absolute_spec(spec)
     return found
-
-
-def sizes(text: str, option: str) -> list[int]:
-    """Parse sizes such as "64,32"; an empty text is no size.
-
-    >>> sizes("64,32", "--hidden"), sizes("", "--hidden")
-    ([64, 32], [])
-    """
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise ValueError(f"{option} must look like 64,32; got {brief(text)}") from None
 
 
 def absolute(data: str) -> str:
