@@ -134,7 +134,10 @@ def test_every_setting_has_an_option_of_its_own() -> None:
         ({"data": "digits"}, "data must be a table of settings, [data], got 'digits'"),
         ({"network": 3}, "network must be a table of settings, [network], got 3"),
         ({"run": {"seeds": None}}, "run.seeds must be a whole number from 1 to 1000000, got None"),
-        ({"model": {"name": "mlp:4,0"}}, "hidden layer must be a whole number from 1 to 1000000, got 0"),
+        (
+            {"model": {"name": "mlp:4,0"}},
+            "hidden layer must be a whole number from 1 to 1000000, got 0",
+        ),
         (
             {"run": {"dtype": "float46"}},
             "run.dtype must be one of float32, float64, got 'float46'; did you mean float64?",

@@ -212,7 +212,9 @@ def test_a_broken_config_is_named(text: str, tmp_path: Path) -> None:
         assert "start a new run" in sentence
 
 
-@pytest.mark.parametrize("wrong", [{"m": 0}, {"model": "mlp"}, {"schedulers": "ADCS"}, {"lr": None}])
+@pytest.mark.parametrize(
+    "wrong", [{"m": 0}, {"model": "mlp"}, {"schedulers": "ADCS"}, {"lr": None}]
+)
 def test_invalid_settings_are_named_with_their_file(
     wrong: dict[str, object], tmp_path: Path
 ) -> None:

@@ -115,7 +115,7 @@ class ModelSettings(Section):
 
     name: str = _field(
         "softmax",
-        f"Model: {', '.join((*DENSE, *NETWORKS))}; hidden layers as mlp:64,32. One's own network as "
+        f"Model: {', '.join((*DENSE, *NETWORKS))} (mlp:64,32 has two hidden layers); one's own as "
         "file.py:Net.",
         option="model",
         metavar="NAME|FILE.py:NET",

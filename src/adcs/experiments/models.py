@@ -60,7 +60,14 @@ def make_model(
     if _is_model(model):
         return cast(Model, model)
     if not isinstance(model, str):
-        return _of_factory(model, {}, data, device=device, buffers=buffers, compile=compile)
+        return _of_factory(
+            cast(Callable[..., Any], model),
+            {},
+            data,
+            device=device,
+            buffers=buffers,
+            compile=compile,
+        )
     name, settings = check_model(model)
     if name in DENSE:
         if data.vocabulary is not None:
