@@ -182,6 +182,7 @@ class Simulation:
         initial = model.initial(seed).astype(federation.dtype)
         self.parameters: FloatArray = np.repeat(initial[None], len(self.runs), axis=0)
         self._size = model.size - buffers_of(model)
+        self._probed: set[int] = set()  # Runs that have probed clients in this round.
         self._local = local_training or _named(training, "local_training", training.local_sgd)
         self._aggregation = aggregation or _named(
             training, "aggregation", training.make_aggregation
@@ -258,10 +259,12 @@ class Simulation:
         costs = [self._costs(local, i) for i in range(len(self.runs))]
         probes = []
         needed = []
+        self._probed.clear()
         for i, run in enumerate(self.runs):
             offered = run.backoff.offered(server_round, available, m)
             request = run.call(server_round, run.scheduler.request, server_round, offered, m)
             if request.clients:
+                self._probed.add(i)
                 probed = np.array(request.clients, dtype=np.intp)
                 answered = self._in_time(probed, partial(costs[i].probe_seconds, request))
                 probes.append((i, request, offered, probed, answered))
@@ -428,7 +431,12 @@ class Simulation:
         """Return the aggregated update of each run: runs x parameters."""
         rule = self._aggregation
         if isinstance(rule, Mean):
-            return local.aggregate(arrived)
+            alone = {
+                i
+                for i, run in enumerate(self.runs)
+                if i not in self._probed and "training" not in run.scheduler.observed_sources
+            }
+            return local.aggregate(arrived, alone)
         total = np.zeros((len(arrived), self._size), dtype=self.parameters.dtype)
         for i, (run, (clients, weights)) in enumerate(zip(self.runs, arrived, strict=True)):
             if clients.size == 0:

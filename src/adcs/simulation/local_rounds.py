@@ -8,7 +8,7 @@ bits: updates of large models would fill the memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -34,11 +34,13 @@ from adcs.simulation.local_training import (
 from adcs.simulation.models import (
     Labels,
     Model,
+    NonFiniteLoss,
     Pass,
     buffers_of,
     is_keyed,
     local_update_of,
     stacked_of,
+    weighted_gradient_of,
     wide_of,
 )
 from adcs.simulation.scheduler_errors import own_error
@@ -68,8 +70,13 @@ class LocalRound(Protocol):
     def updates(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the updates of prepared clients, a row each, without statistics."""
 
-    def aggregate(self, cohorts: WeightedCohorts) -> FloatArray:
-        """Return, for each run, the weighted sum of updates: runs x parameters."""
+    def aggregate(
+        self, cohorts: WeightedCohorts, alone: Collection[int] = frozenset()
+    ) -> FloatArray:
+        """Return, for each run, the weighted sum of updates: runs x parameters.
+
+        Runs in `alone` need this sum alone, and no client's own update, in this round.
+        """
 
     def buffers(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the models' statistics after the training of clients, a row each."""
@@ -160,7 +167,9 @@ class SingleStep:
                 out[here] = done.gradients(run, position[here] - start)
         return out
 
-    def aggregate(self, cohorts: WeightedCohorts) -> FloatArray:
+    def aggregate(
+        self, cohorts: WeightedCohorts, alone: Collection[int] = frozenset()
+    ) -> FloatArray:
         """Return the weighted sums, by one GEMM for all runs."""
         weights = np.zeros((len(cohorts), self._ends[-1]), dtype=self._parameters.dtype)
         for run, (clients, cohort_weights) in enumerate(cohorts):
@@ -223,11 +232,20 @@ class _ByClient:
                 kept.update(zip(clients[rows].tolist(), new, strict=True))
         return out
 
-    def aggregate(self, cohorts: WeightedCohorts) -> FloatArray:
+    def _sum(self, run: int, clients: IndexArray, weights: FloatArray) -> FloatArray | None:
+        """Return the weighted sum of updates without the updates, None where they are needed."""
+        return None
+
+    def aggregate(
+        self, cohorts: WeightedCohorts, alone: Collection[int] = frozenset()
+    ) -> FloatArray:
         """Return the weighted sums, of one chunk of clients after the other."""
         dtype = self._parameters.dtype
         total = np.zeros((len(cohorts), self._size), dtype=dtype)
         for run, (clients, weights) in enumerate(cohorts):
+            if run in alone and (found := self._sum(run, clients, weights)) is not None:
+                total[run] = found
+                continue
             end = 0
             for part in chunks(clients, self._size):
                 start, end = end, end + part.size
@@ -291,6 +309,9 @@ class PerClient(_ByClient):
         self._keyed = is_keyed(setup.model)
         sgd = isinstance(setup.local_training, LocalSGD)
         self._local_update = local_update_of(setup.model) if sgd else None
+        plain = isinstance(setup.local_training, LocalSGD) and setup.local_training.plain
+        single = plain and setup.batches.single
+        self._weighted_gradient = weighted_gradient_of(setup.model) if single else None
         self._losses: list[dict[int, float]] = [{} for _ in parameters]
         self._statistics: list[dict[int, FloatArray]] = [{} for _ in parameters]
         self._kept: list[dict[int, tuple[Arrays, Arrays]]] = [{} for _ in parameters]
@@ -330,7 +351,10 @@ class PerClient(_ByClient):
         setup, w = self._setup, self._parameters[run]
         key = int(hashes(setup.seed, KEY, self._round, client) >> np.uint64(1))
         if self._local_update is not None:
-            loss, vector = self._local_update(w, batches, training, key)
+            try:
+                loss, vector = self._local_update(w, batches, training, key)
+            except NonFiniteLoss as error:
+                raise self._non_finite(error, client) from error
             return ClientResult(loss, vector[: self._size]), vector[self._size :]
         model = _Stepwise(setup.model, w[self._size :], key if self._keyed else None)
         start = w[: self._size].view()
@@ -353,6 +377,24 @@ class PerClient(_ByClient):
         except Exception as error:
             where = f"round {self._round}, client {client}"
             raise own_error("local training", training, error, where) from error
+
+    def _sum(self, run: int, clients: IndexArray, weights: FloatArray) -> FloatArray | None:
+        if self._weighted_gradient is None or clients.size == 0:
+            return None
+        ids = clients.tolist()
+        batches = [self._setup.batches.of(self._round, client)[0] for client in ids]
+        try:
+            losses, total = self._weighted_gradient(self._parameters[run], batches, weights)
+        except NonFiniteLoss as error:
+            raise self._non_finite(error, ids[error.batch]) from error
+        self._losses[run].update(zip(ids, losses.tolist(), strict=True))
+        return total
+
+    def _non_finite(self, error: NonFiniteLoss, client: int) -> ValueError:
+        return ValueError(
+            f"{error} for client {client} in round {self._round}: training has diverged, or the "
+            "network computes such values; a lower learning rate may help"
+        )
 
     def buffers(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the models' statistics after the training of clients, a row each."""

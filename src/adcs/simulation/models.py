@@ -40,6 +40,8 @@ class Model(Protocol):
       hash of (seed, round, client, step).
     - `local_update(w, batches, sgd, key)`: returns the loss before the first step and the update of
       all local steps of a client; `sgd` is a `LocalSGD`, `key` a hash of (seed, round, client).
+    - `weighted_gradient(w, batches, weights)`: returns the losses of clients' batches and the
+      weighted sum of their gradients, faster than one by one, unless `sums_gradients` is False.
     - `wide` and `stacked`, as in `WideModel`.
     """
 
@@ -59,11 +61,24 @@ class Model(Protocol):
 class NonFiniteLoss(ValueError):
     """The loss of a model on a client's batch is NaN or infinite.
 
+    Parameters
+    ----------
+    sentence
+        What has happened.
+    batch
+        Which of the batches it is, where a function takes one of each of several clients.
+
+    Examples
+    --------
     >>> raise NonFiniteLoss("the loss of network Net is nan")
     Traceback (most recent call last):
     ...
     adcs.simulation.models.NonFiniteLoss: the loss of network Net is nan
     """
+
+    def __init__(self, sentence: str, batch: int = 0) -> None:
+        super().__init__(sentence)
+        self.batch = batch
 
 
 def factory_arguments(factory: Callable[..., Any], data: Dataset) -> dict[str, Any]:
@@ -164,6 +179,18 @@ def local_update_of(model: Model) -> Callable[..., tuple[float, FloatArray]] | N
     True
     """
     return getattr(model, "local_update", None)
+
+
+def weighted_gradient_of(
+    model: Model,
+) -> Callable[..., tuple[FloatArray, FloatArray]] | None:
+    """Return a model's own function for a weighted sum of clients' gradients, None if it has none.
+
+    >>> weighted_gradient_of(MLP(3, 2)) is None
+    True
+    """
+    allowed = getattr(model, "sums_gradients", True)
+    return getattr(model, "weighted_gradient", None) if allowed else None
 
 
 def wide_of(model: Model) -> Callable[[FloatArray, FloatArray, Labels], Pass] | None:

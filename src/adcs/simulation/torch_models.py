@@ -289,7 +289,7 @@ class TorchModel:
                 weighted = torch.dot(each, torch.from_numpy(shares).to(self._device))
                 torch.autograd.backward(weighted)
                 own = np.split(each.detach().cpu().numpy(), np.cumsum(counts)[:-1])
-                losses += [self._finite(one.mean()) for one in own]
+                losses += [self._finite(one.mean(), len(losses) + i) for i, one in enumerate(own)]
             return np.array(losses), space.vector(space.gradient.clone())
 
     def predict(self, w: FloatArray, x: FloatArray) -> FloatArray:
@@ -489,10 +489,10 @@ class TorchModel:
         compiled: Callable[..., Any] = torch.compile(torch.func.grad_and_value(loss))
         return compiled
 
-    def _finite(self, loss: torch.Tensor | float) -> float:
+    def _finite(self, loss: torch.Tensor | float, batch: int = 0) -> float:
         value = float(loss)
         if not math.isfinite(value):
-            raise NonFiniteLoss(f"the loss of network {self.name} is {value}")
+            raise NonFiniteLoss(f"the loss of network {self.name} is {value}", batch)
         return value
 
 
