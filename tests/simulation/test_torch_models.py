@@ -66,9 +66,9 @@ def regression() -> Dataset:
     x = rng.standard_normal((60, FEATURES)).astype(np.float32)
     y = x @ rng.standard_normal(FEATURES)
     held = flat_data(60)
-    return dataclasses.replace(
-        held, x_train=x, y_train=y, x_test=x, y_test=y, classes=1, task="regression"
-    )
+    data = dataclasses.replace(held, x_train=x, y_train=y, x_test=x, y_test=y, classes=1)
+    object.__setattr__(data, "task", "regression")
+    return data
 
 
 def dense(features: int, classes: int, hidden: tuple[int, ...] = (), dropout: float = 0.0) -> Any:

@@ -84,7 +84,8 @@ def make_model(
         else:
             factory, settings = MODEL.read(model)
     except (ImportError, ValueError) as error:
-        if "No module named 'torch'" in str(error):
+        missing = error if isinstance(error, ImportError) else error.__cause__
+        if isinstance(missing, ImportError) and missing.name == "torch":
             raise ValueError(f"model {model!r} needs PyTorch: {INSTALL}") from error
         raise
     made = MODEL.call(model, factory, settings, **factory_arguments(factory, data))

@@ -149,6 +149,8 @@ class TorchModel:
         with one_thread(), seeded(0, "cpu"):
             module = self._new_module()
             changed, self.keyed, couples = self._try_training(module)
+            self.output_bias = self._find_output_bias(module)
+            self._channels_last = self._allows_channels_last(module)
             self._first = module
         parameters = trainable(module)
         self._changed = tuple(changed)
@@ -160,8 +162,6 @@ class TorchModel:
         self._shapes = shapes(module, self._carried)
         self.buffers = sum(module.get_buffer(name).numel() for name in self._carried)
         self.size = sum(p.numel() for p in parameters.values()) + self.buffers
-        self.output_bias = self._find_output_bias(module)
-        self._channels_last = self._allows_channels_last(module)
         if compile and (self.keyed or self._changed):
             raise ValueError(
                 f"network {self.name} cannot be compiled: it draws random numbers or keeps "
