@@ -229,6 +229,53 @@ def pfl(net: Callable[[], nn.Module], data: Dataset) -> Callable[[], None]:
     return epoch
 
 
+def flower(name: str, rounds: int) -> float:
+    """Return client-local-epochs per second of wall time in Flower's simulation, one actor."""
+    from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.serverapp.strategy import FedAvg
+    from flwr.simulation import run_simulation
+
+    net, client_app, server_app, ends = CASES[name][0], ClientApp(), ServerApp(), []
+
+    @client_app.train()
+    def train(message: Message, context: Context) -> Message:
+        torch.set_num_threads(1)
+        local = net()
+        local.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        optimiser = torch.optim.SGD(local.parameters(), lr=RATE)
+        own = tensors(CASES[name][1], int(context.node_config["partition-id"]))
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*own), batch_size=BATCH)
+        for x, y in loader:
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(local(x), y).backward()
+            optimiser.step()
+        metrics = MetricRecord({"num-examples": OWN})
+        content = {"arrays": ArrayRecord(local.state_dict()), "metrics": metrics}
+        return Message(RecordDict(content), reply_to=message)
+
+    class Timed(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            found = super().aggregate_train(server_round, replies)
+            ends.append(time.perf_counter())
+            return found
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy = Timed(fraction_train=1.0, fraction_evaluate=0.0)
+        strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=rounds + 1)
+
+    resources = {"num_cpus": 1, "num_gpus": 0.0}
+    run_simulation(
+        server_app,
+        client_app,
+        num_supernodes=CLIENTS,
+        backend_config={"client_resources": resources, "init_args": {"num_cpus": 1}},
+    )
+    return CLIENTS * rounds / (ends[-1] - ends[0])
+
+
 def measured(loops: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
     """Return client-local-epochs per CPU second, by loop; the loops alternate."""
     seconds: dict[str, list[float]] = {name: [] for name in loops}
@@ -242,7 +289,7 @@ def measured(loops: dict[str, Callable[[], None]], repeats: int) -> dict[str, fl
     return {name: CLIENTS / median(values) for name, values in seconds.items()}
 
 
-def speeds(names: list[str], repeats: int, compiled: bool) -> None:
+def speeds(names: list[str], repeats: int, compiled: bool, with_flower: bool) -> None:
     print("client-local-epochs per CPU second, one thread (ratio to pfl)\n")
     for name in names:
         net, data = CASES[name]
@@ -259,6 +306,8 @@ def speeds(names: list[str], repeats: int, compiled: bool) -> None:
         if compiled and name in ("cnn", "mlp"):
             loops["adcs compiled"] = adcs(net, data, compile=True)
         found = measured(loops, repeats)
+        if with_flower and name in ("cnn", "mlp"):
+            found["Flower (wall)"] = flower(name, rounds=10)
         base = found.get("pfl", found["plain"])
         size = sum(p.numel() for p in net().parameters())
         words = [f"{key} {value:.1f} ({value / base:.2f})" for key, value in found.items()]
@@ -303,11 +352,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=[*CASES])
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--flower", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     names = [name for name in given.only if name in CASES]
     if names:
-        speeds(names, given.repeats, given.compiled)
+        speeds(names, given.repeats, given.compiled, given.flower)
     if "memory" in given.only:
         memory()
     elif given.only == [*CASES]:
