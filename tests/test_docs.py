@@ -16,7 +16,14 @@ def code_blocks(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/own_scheduler.md", "docs/models.md", "docs/simulator.md", "docs/training.md", "README.md"]
+    "page",
+    [
+        "docs/own_scheduler.md",
+        "docs/models.md",
+        "docs/simulator.md",
+        "docs/training.md",
+        "README.md",
+    ],
 )
 def test_page_runs(page: str) -> None:
     blocks = code_blocks(page)
