@@ -33,6 +33,11 @@ class ADCS(DeterminantalScheduler):
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
+    Formula
+    -------
+    The set S of m clients that maximises (1 - theta) log det C_S + theta (sum of qualities), by the
+    greedy algorithm, with C the cosine similarity of the updates of the last probe.
+
     Examples
     --------
     Clients a and b have similar updates; one of them is chosen, and client c.

@@ -30,6 +30,16 @@ class DivFL(SnapshotScheduler):
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
+    Formula
+    -------
+    The set S of m clients that minimises the sum over all clients k of the smallest distance
+    ||g_k - g_i||, i in S, by the greedy algorithm.
+
+    References
+    ----------
+    Balakrishnan, Li, Zhou, Himayat, Smith, Bilmes: Diverse client selection for federated learning
+    via submodular maximization. ICLR 2022.
+
     Examples
     --------
     >>> from adcs.reports.report import ClientReport

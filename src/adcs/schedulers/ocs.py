@@ -28,6 +28,17 @@ class OCS(Scheduler):
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
+    Formula
+    -------
+    The m largest norms. With `independent`, p_n = min(1, (m + l - N) ||g_n|| / (sum of the l
+    smallest norms)), with l the largest number for which no p of them exceeds one, and weight
+    1 / p_n.
+
+    References
+    ----------
+    Chen, Horvath, Richtarik: Optimal client sampling for federated learning. 2020,
+    arXiv:2010.13723.
+
     Examples
     --------
     >>> from adcs.reports.report import ClientReport

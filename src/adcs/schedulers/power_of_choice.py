@@ -26,6 +26,16 @@ class PowerOfChoice(Scheduler):
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
+    Formula
+    -------
+    d candidates are drawn without replacement in proportion to their examples. The m of them with
+    the largest losses on the current model are selected; ties go to the smaller client id.
+
+    References
+    ----------
+    Cho, Wang, Joshi: Towards understanding biased client selection in federated learning.
+    AISTATS 2022.
+
     Examples
     --------
     >>> from adcs.reports.report import ClientReport

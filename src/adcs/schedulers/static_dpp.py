@@ -32,6 +32,11 @@ class StaticDPP(DeterminantalScheduler):
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`. Caps and required
         clients go with the mode only.
 
+    Formula
+    -------
+    The set S of m clients that maximises (1 - theta) log det C_S + theta (sum of qualities), by the
+    greedy algorithm, with C the cosine similarity of the first round's updates.
+
     Examples
     --------
     >>> from adcs.reports.report import ClientReport

@@ -31,6 +31,16 @@ class Uniform(Scheduler):
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
+    Formula
+    -------
+    Every set of m clients has the same probability; with `independent`, each client is included
+    with probability m / N and weight N / m.
+
+    References
+    ----------
+    McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-efficient learning of deep
+    networks from decentralized data. AISTATS 2017.
+
     Examples
     --------
     >>> len(Uniform(seed=1).select(0, range(30), 18).clients)

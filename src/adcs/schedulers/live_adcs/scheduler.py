@@ -78,6 +78,11 @@ class LiveADCS(Scheduler):
     weighting : function
         Aggregation weights of a cohort: `fitted_weights`.
 
+    Formula
+    -------
+    As ADCS: (1 - theta) log det C_S + theta (sum of qualities) by the greedy algorithm. C is made
+    of each client's latest update, whichever round it is of, and qualities of loss estimates.
+
     Examples
     --------
     >>> from adcs.reports.report import ClientReport
