@@ -39,6 +39,10 @@ class RoundCosts:
         Numbers that the server sends beside the model to a client that trains.
     sent
         From clients to the numbers that each sends beside its update; None if there are none.
+    classes
+        The number of classes, which is the size of label histograms.
+    reported
+        Bytes of further signals in a training reply.
 
     Examples
     --------
@@ -60,11 +64,14 @@ class RoundCosts:
         work: Float64Array | None = None,
         shared: int = 0,
         sent: Callable[[IndexArray], IndexArray] | None = None,
+        classes: int = 10,
+        reported: int = 0,
     ) -> None:
         self._ledger = ledger
         self._model_bytes = NUMBER_BYTES * size
         self._shared_bytes = NUMBER_BYTES * shared
         self._sent_numbers = sent
+        self._classes, self._reported = classes, reported
         self._steps = steps
         self._work = work
         self._network = network
@@ -87,6 +94,11 @@ class RoundCosts:
         """Charge a probe; clients that do not answer are charged their download."""
         ledger = self._ledger
         down, up, work = self._probe_cost(request)
+        if not down:  # facts, which need no model
+            ledger.bytes_up += up * answered.size
+            times = self._seconds(probed, down=0, work=0.0, up=up)
+            self._wait(times, probed.size > answered.size)
+            return
         ledger.bytes_down += down * probed.size
         ledger.bytes_up += up * answered.size
         self._missing_bytes -= down - self._model_bytes
@@ -107,9 +119,10 @@ class RoundCosts:
         signals = [SIGNALS[name] for name in request.signals]
         work = {"none": 0.0, "evaluation": LOSS_WORK / self._steps, "update": 1.0}
         trains = any(signal.work == "update" for signal in signals)
+        computes = any(signal.work != "none" for signal in signals)
         return (
-            self._model_bytes + self._shared_bytes * trains,
-            sum(signal.wire_bytes(self._model_bytes, request.sketch) for signal in signals),
+            self._model_bytes * computes + self._shared_bytes * trains,
+            sum(s.wire_bytes(self._model_bytes, request.sketch, self._classes) for s in signals),
             max(work[signal.work] for signal in signals),
         )
 
@@ -167,7 +180,7 @@ class RoundCosts:
         ledger.bytes_down += (self._model_bytes + self._shared_bytes) * downloads
         ledger.bytes_down += self._missing_bytes * (selected.size - downloads)
         ledger.bytes_up += self._model_bytes * (arrived.size - known * self._sent)
-        ledger.bytes_up += int(np.sum(self._sent_bytes(arrived)))
+        ledger.bytes_up += int(np.sum(self._sent_bytes(arrived))) + self._reported * arrived.size
         ledger.updates += arrived.size - known
         ledger.extra_updates -= known
         self._wait(times, arrived.size < selected.size)

@@ -25,13 +25,18 @@ from adcs.observers import (
     SelectionEvent,
     listeners,
 )
-from adcs.reports.report import NUMBER_BYTES
+from adcs.reports.report import NUMBER_BYTES, SIGNALS
 from adcs.reports.sketch import Sketch, Sketcher
 from adcs.reports.table import ReportTable
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.simulation.aggregation import Aggregation, Mean, check_aggregate
 from adcs.simulation.batches import Batches
+from adcs.simulation.client_signals import (
+    TRAINED_WITH,
+    evaluated_signals,
+    output_bias_updates,
+)
 from adcs.simulation.costs import RoundCosts
 from adcs.simulation.federation import Federation
 from adcs.simulation.local_rounds import (
@@ -301,7 +306,16 @@ class Simulation:
             work=self._work,
             shared=count_numbers(run.states.shared),
             sent=None if self._sends_updates_only else partial(local.sent_numbers, index),
+            classes=self.federation.dataset.classes,
+            reported=self._reported_bytes(run.scheduler),
         )
+
+    def _reported_bytes(self, scheduler: Scheduler) -> int:
+        """Return the bytes of signals that training replies carry for this scheduler alone."""
+        if "training" not in scheduler.observed_sources:
+            return 0
+        added = (SIGNALS[name] for name in scheduler.training_signals - TRAINED_WITH)
+        return sum(signal.wire_bytes(0) for signal in added if signal.work != "update")
 
     def _in_time(
         self, clients: IndexArray, seconds: Callable[[IndexArray], Float64Array]
@@ -361,6 +375,14 @@ class Simulation:
             return self._table(clients)
         if "loss" in request.signals:
             signals["loss"] = local.losses(index, clients)
+        if request.signals - TRAINED_WITH:
+            w = self.parameters[index]
+            signals |= evaluated_signals(self.federation, self.model, w, clients, request.signals)
+        if "output_bias_update" in request.signals:
+            rows = [local.updates(index, part) for part in chunks(clients, self._size)]
+            changes = [output_bias_updates(self.model, part, self.training.lr) for part in rows]
+            if all(change is not None for change in changes):
+                signals["output_bias_update"] = np.concatenate(changes)  # type: ignore[arg-type]
         if request.signals & {"norm", "update"}:
             signals |= self._update_signals(local, index, request, clients)
         return self._table(clients, **signals)
@@ -407,7 +429,7 @@ class Simulation:
         for i, run in enumerate(self.runs):
             if "training" in run.scheduler.observed_sources:
                 request = Request(
-                    run.cohort.clients, frozenset({"loss", "update"}), run.scheduler.sketch
+                    run.cohort.clients, run.scheduler.training_signals, run.scheduler.sketch
                 )
                 self._observe(run, self._answers(local, i, request, arrived[i][0]), "training")
             self._record_failures(run, "training", run.selected, arrived[i][0])

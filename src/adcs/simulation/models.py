@@ -240,6 +240,7 @@ class MLP:
     def __init__(self, features: int, classes: int, hidden: Sequence[int] = ()) -> None:
         self.widths = (features, *hidden, classes)
         self.size = sum(a * b + b for a, b in pairwise(self.widths))
+        self.output_bias = slice(self.size - classes, self.size)
 
     def initial(self, seed: int) -> FloatArray:
         """Return zeros for softmax regression; else weights at random (He) and biases zero."""
