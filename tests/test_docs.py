@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from adcs.experiments import Comparison
+from adcs.experiments.config import SETTINGS
+from adcs.simulation import Federation
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,6 +28,7 @@ def code_blocks(page: str) -> list[str]:
         "docs/models.md",
         "docs/simulator.md",
         "docs/training.md",
+        "docs/python.md",
         "README.md",
     ],
 )
@@ -47,3 +54,21 @@ def test_own_loop() -> None:
     worst, mean = own_loop.train(adcs.ADCS(theta=0.8))
     assert worst > 0.6
     assert mean > 0.85
+
+
+@pytest.mark.skipif(
+    "prox" not in SETTINGS or not hasattr(Federation, "from_clients"),
+    reason="needs FedProx and clients of one's own",
+)
+def test_own_research_in_forty_lines(tmp_path: Path) -> None:
+    script = ROOT / "examples" / "own_research.py"
+    assert len(script.read_text().splitlines()) <= 40
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "run"], capture_output=True, text=True, check=True
+    )
+    assert "Stale" in done.stdout
+    assert (
+        Comparison.open(tmp_path / "run")
+        .experiment.schedulers["Stale"]
+        .endswith("own_research.py:Stale()")
+    )

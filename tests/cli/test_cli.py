@@ -23,10 +23,11 @@ from typer.testing import CliRunner, Result
 from adcs.cli import compare as compare_module
 from adcs.cli import console as console_module
 from adcs.cli.app import app
-from adcs.cli.console import plain_log
 from adcs.cli.options import merged
+from adcs.experiments import comparison
 from adcs.experiments.config import SETTINGS, Experiment, from_dict
 from adcs.experiments.explain import replay
+from adcs.experiments.progress import plain_log
 from adcs.experiments.runner import create_run
 from adcs.experiments.specs import NAMES
 from adcs.run_folder import RunFolder
@@ -576,8 +577,8 @@ def test_fallback_data_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return load(name, folder)
 
     monkeypatch.setattr(config, "load", offline)
-    monkeypatch.setattr(compare_module, "run_experiment", lambda *_, **__: None)
-    monkeypatch.setattr(compare_module, "write_report", lambda *_: [])
+    monkeypatch.setattr(comparison, "run_experiment", lambda *_, **__: None)
+    monkeypatch.setattr(comparison, "write_report", lambda *_: [])
     monkeypatch.setattr(compare_module, "show_results", lambda *_: None)
     assert "could not be had" in refused(adcs("compare", "--out", tmp_path / "a"))
     assert not (tmp_path / "a").exists()
@@ -690,8 +691,8 @@ def test_a_full_disk_at_the_report_is_named(run: Path, monkeypatch: pytest.Monke
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(compare_module, "run_experiment", lambda *_, **__: None)
-    monkeypatch.setattr(compare_module, "write_report", full)
+    monkeypatch.setattr(comparison, "run_experiment", lambda *_, **__: None)
+    monkeypatch.setattr(comparison, "write_report", full)
     assert "the disk is full" in refused(adcs("compare", "--resume", run))
 
 

@@ -33,13 +33,13 @@ from adcs.experiments.styles import Style, rival, styles_of
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The figures that were saved, still open to be looked at."""
     kept: list[Any] = []
-    save = plots._save
+    save = plots.save_figure
 
     def keep(figure: Any, stem: Path) -> list[Path]:
         kept.append(figure)
         return save(figure, stem)
 
-    monkeypatch.setattr(plots, "_save", keep)
+    monkeypatch.setattr(plots, "save_figure", keep)
     return kept
 
 

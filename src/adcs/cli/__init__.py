@@ -1,4 +1,4 @@
-"""The command line: adcs compare | data | explain | theory."""
+"""The command line: adcs compare | sweep | merge | data | explain | theory."""
 
 from __future__ import annotations
 

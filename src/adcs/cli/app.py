@@ -15,8 +15,10 @@ from adcs.cli.compare import compare
 from adcs.cli.console import show_table
 from adcs.cli.errors import guarded
 from adcs.cli.explain import explain
+from adcs.cli.merge import merge
 from adcs.cli.options import check_folder
 from adcs.cli.schedulers import schedulers
+from adcs.cli.sweep import sweep
 from adcs.cli.theory import theory
 from adcs.simulation.datasets import available, fetch
 
@@ -42,6 +44,8 @@ app = typer.Typer(
 data = typer.Typer(cls=Commands, help="List and fetch data sets.", no_args_is_help=True)
 app.add_typer(data, name="data")
 app.command()(compare)
+app.command()(sweep)
+app.command()(merge)
 app.command()(explain)
 app.command()(theory)
 app.command()(schedulers)

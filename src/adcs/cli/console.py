@@ -1,25 +1,12 @@
-"""Terminal output: progress with the remaining time, tables, status lines, warnings."""
+"""Terminal output: tables, status lines, warnings."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
-
-LOG_SECONDS = 5.0
-"""Seconds between lines of the plain progress log."""
 
 WIDTH = 160
 """Width of the output in columns where it is not a terminal."""
@@ -27,67 +14,11 @@ WIDTH = 160
 EDGES = 3
 """Width of borders and padding of a table column."""
 
-Report = Callable[[int, int], None]
-
 
 def console(*, stderr: bool = False) -> Console:
     """Return the console for results (stdout), or for status and warnings (stderr)."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, width=None if stream.isatty() else WIDTH, soft_wrap=stderr)
-
-
-@contextmanager
-def progress(what: str, unit: str = "run-rounds") -> Iterator[Report]:
-    """Show progress on stderr: a live bar on a terminal, else a line every few seconds.
-
-    Yields a function that takes the amount done and the total.
-    """
-    if sys.stderr.isatty():
-        with _bar(what) as report:
-            yield report
-    else:
-        yield plain_log(what, unit)
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Report]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(show_speed=False),
-        TimeElapsedColumn(),
-        TextColumn("elapsed,"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-    )
-    with Progress(*columns, console=console(stderr=True), transient=False) as bars:
-        task = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
-
-
-def plain_log(
-    what: str, unit: str, clock: Callable[[], float] = time.monotonic
-) -> Callable[[int, int], None]:
-    """Return a function that writes progress to stderr every few seconds, and at the end."""
-    start = clock()
-    state = {"written": start, "first": -1.0, "ended": 0.0}
-
-    def report(done: int, total: int) -> None:
-        now = clock()
-        if state["first"] < 0:
-            state["first"] = float(done)
-        ended = done >= total
-        if state["ended"] or (now - state["written"] < LOG_SECONDS and not ended):
-            return
-        state["written"], state["ended"] = now, float(ended)
-        progressed = done - state["first"]
-        left = (now - start) * (total - done) / progressed if progressed > 0 else float("nan")
-        time_left = "" if ended or left != left else f", {left:.0f} s left"
-        percent = 100 * done // max(total, 1)
-        line = f"{what}: {percent} % ({done:,} of {total:,} {unit}), {now - start:.0f} s{time_left}"
-        print(line, file=sys.stderr, flush=True)
-
-    return report
 
 
 def show_table(

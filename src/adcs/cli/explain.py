@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from adcs._types import ClientId
-from adcs.cli.console import progress, show_status, show_table, show_warning
+from adcs.cli.console import show_status, show_table, show_warning
 from adcs.cli.errors import guarded
 from adcs.cli.options import open_run
 from adcs.experiments import explain as explanation
 from adcs.experiments.config import Experiment
+from adcs.experiments.progress import progress
 from adcs.experiments.records import checked_records
 from adcs.experiments.runner import check_trace, experiment_of
 from adcs.experiments.specs import make_scheduler

@@ -126,11 +126,16 @@ def pairs(text: str, option: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise ValueError(f"{option} must look like name=value,name=value; got {brief(text)}")
-        found[key.strip().replace("-", "_")] = _literal(value.strip())
+        found[key.strip().replace("-", "_")] = literal(value.strip())
     return found
 
 
-def _literal(text: str) -> Any:
+def literal(text: str) -> Any:
+    """Return the value of a setting's text: a Python literal, true or false, or the text itself.
+
+    >>> literal("0.5"), literal("true"), literal("by-class")
+    (0.5, True, 'by-class')
+    """
     try:
         return ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
@@ -239,3 +244,56 @@ GENERATED: Mapping[str, GeneratedOption] = {
     ),
 }
 """Options that follow from the settings, by the name of the parameter."""
+
+
+Exact = Annotated[
+    bool,
+    panel_option(
+        "--exact",
+        help="Run each scheduler or point alone: its bits then do not depend on the others.",
+        panel="Run",
+    ),
+]
+
+Config = Annotated[
+    Path | None,
+    panel_option(
+        "--config",
+        metavar="FILE.toml",
+        help="File of settings; options take precedence.",
+        panel="Run",
+    ),
+]
+
+Resume = Annotated[
+    Path | None,
+    panel_option("--resume", metavar="DIR", help="Resume an unfinished run.", panel="Run"),
+]
+
+Jobs = Annotated[
+    int | None,
+    panel_option(
+        "--jobs", "-j", min=1, help="Number of processes. Default: one per core.", panel="Run"
+    ),
+]
+
+Cluster = Annotated[
+    str | None,
+    panel_option(
+        "--cluster",
+        metavar="HOST:PORT|auto",
+        help="Run on a Ray cluster; auto is that of this machine.",
+        panel="Run",
+    ),
+]
+
+Part = Annotated[
+    str | None,
+    panel_option(
+        "--part",
+        metavar="I/N",
+        help="Run part I of N, for a batch queue; adcs merge merges the parts.",
+        panel="Run",
+    ),
+]
+"""Options that `compare` and `sweep` share."""

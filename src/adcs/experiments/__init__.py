@@ -1,5 +1,7 @@
 """Comparisons of schedulers on the simulator: settings, runs, statistics, tables, figures.
 
+`compare` runs schedulers side by side and returns a `Comparison`; a `Sweep` runs one scheduler over
+a `Grid` of settings, and `merge_parts` merges the parts that a batch queue ran.
 `create_run` and `run_experiment` make a run folder; `experiment_of` and `checked_records` read it.
 Statistics take records, tables and figures take statistics.
 
@@ -14,6 +16,7 @@ Statistics take records, tables and figures take statistics.
 | ADCS | 0.600 |
 """
 
+from adcs.experiments.comparison import Comparison, Difference, Differences, compare
 from adcs.experiments.config import Experiment
 from adcs.experiments.figures import (
     Bars,
@@ -26,6 +29,7 @@ from adcs.experiments.figures import (
     heat_figure,
     line_figure,
 )
+from adcs.experiments.merge import merge_parts
 from adcs.experiments.records import checked_records
 from adcs.experiments.report import caption, panel, seeds_of, setting, write_report
 from adcs.experiments.runner import create_run, experiment_of, run_experiment
@@ -48,6 +52,7 @@ from adcs.experiments.statistics import (
     summarise,
 )
 from adcs.experiments.styles import Style, rival, styles_of
+from adcs.experiments.sweep import Grid, Point, Sweep
 from adcs.experiments.tables import (
     format_difference,
     format_estimate,
@@ -65,20 +70,27 @@ __all__ = [
     "LEVEL",
     "METRICS",
     "Bars",
+    "Comparison",
     "Curves",
+    "Difference",
+    "Differences",
     "Dots",
     "Estimate",
     "Experiment",
+    "Grid",
     "Line",
     "Map",
     "Metric",
     "Panel",
+    "Point",
     "Record",
     "Row",
     "Style",
+    "Sweep",
     "bar_figure",
     "caption",
     "checked_records",
+    "compare",
     "corrected",
     "create_run",
     "curves",
@@ -95,6 +107,7 @@ __all__ = [
     "line_figure",
     "make_scheduler",
     "markdown_table",
+    "merge_parts",
     "paired",
     "panel",
     "rival",

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -84,12 +84,8 @@ def line_figure(
     ----------
     stem
         The files' path without its suffix.
-    title
-        Above the figure.
-    panels
-        What to draw, all against the same x. The lines of the first panel make the legend.
-    styles
-        How each line looks, by name.
+    title, panels, styles
+        As in `draw_lines`.
 
     Examples
     --------
@@ -102,14 +98,7 @@ def line_figure(
     >>> [file.name for file in files]
     ['a.pdf', 'a.png', 'a.csv']
     """
-    width = 6.6 if len(panels) == 1 else 4.6
-    figure, axes = _subplots(1, len(panels), width=width, height=3.6)
-    for ax, panel in zip(axes[0], panels, strict=True):
-        _draw_panel(ax, panel, styles)
-    names = list(panels[0].lines)
-    add_title(figure, title)
-    columns = {1: 3, 2: 4}.get(len(panels), 7)
-    add_legend(figure, _handles(names, styles), names, columns, handlelength=3.2)
+    figure = draw_lines(title, panels, styles)
     x = re.sub(r"\W+", "_", panels[0].x_label).strip("_")  # It says the unit.
     header = ("panel", "line", x, "mean", "low", "high")
     rows = [
@@ -118,7 +107,30 @@ def line_figure(
         for name, line in panel.lines.items()
         for point in zip(line.x, line.mean, line.low, line.high, strict=True)
     ]
-    return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
+    return [*save_figure(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
+
+
+def draw_lines(title: str, panels: Sequence[Panel], styles: Mapping[str, Style]) -> Any:
+    """Return a figure with panels side by side under one legend.
+
+    Parameters
+    ----------
+    title
+        Above the figure.
+    panels
+        What to draw, all against the same x. The lines of the first panel make the legend.
+    styles
+        How each line looks, by name.
+    """
+    width = 6.6 if len(panels) == 1 else 4.6
+    figure, axes = subplots(1, len(panels), width=width, height=3.6)
+    for ax, panel in zip(axes[0], panels, strict=True):
+        _draw_panel(ax, panel, styles)
+    names = list(panels[0].lines)
+    add_title(figure, title)
+    columns = {1: 3, 2: 4}.get(len(panels), 7)
+    add_legend(figure, _handles(names, styles), names, columns, handlelength=3.2)
+    return figure
 
 
 def _draw_panel(ax: Any, panel: Panel, styles: Mapping[str, Style]) -> None:
@@ -231,7 +243,7 @@ def cost_figure(
     A point is the mean over seeds with its intervals; where there are none, small points are the
     seeds.
     """
-    figure, axes = _subplots(len(grid), len(grid[0]), width=4.6, height=3.2)
+    figure, axes = subplots(len(grid), len(grid[0]), width=4.6, height=3.2)
     names = list(grid[0][0].points)
     for line, costs in zip(axes, grid, strict=True):
         for ax, cost in zip(line, costs, strict=True):
@@ -247,7 +259,7 @@ def cost_figure(
         for name, (spent, reached) in cost.points.items()
         if spent.n and reached.n
     ]
-    return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
+    return [*save_figure(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
 
 
 def _draw_cost(ax: Any, cost: Cost, styles: Mapping[str, Style]) -> None:
@@ -309,7 +321,7 @@ def bar_figure(
     """
     from matplotlib.patches import Patch
 
-    figure, axes = _subplots(1, len(panels), width=2.9, height=3.4, sharey=True)
+    figure, axes = subplots(1, len(panels), width=2.9, height=3.4, sharey=True)
     positions = np.arange(len(names))
     for ax, bars in zip(axes[0], panels, strict=True):
         means = np.array([e.mean for e in bars.values])
@@ -333,7 +345,7 @@ def bar_figure(
         for name, e, paper in zip(names, bars.values, bars.reference, strict=True)
     ]
     header = ("scheduler", "group", "measured", "low", "high", "paper")
-    return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
+    return [*save_figure(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
 
 
 @dataclass(frozen=True)
@@ -362,7 +374,7 @@ def dot_figure(
     >>> [file.name for file in files]
     ['a.pdf', 'a.png', 'a.csv']
     """
-    figure, axes = _subplots(1, 2, width=5.6, height=0.34 * len(lines) + 1.2, sharey=True)
+    figure, axes = subplots(1, 2, width=5.6, height=0.34 * len(lines) + 1.2, sharey=True)
     marks = {
         name: {
             "marker": styles[name].marker,
@@ -400,7 +412,7 @@ def dot_figure(
         for name, e in line.values.items()
     ]
     header = ("case", "scheduler", "worst", "low", "high", "asked_for_each_update")
-    return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
+    return [*save_figure(figure, stem), write_csv(stem.with_suffix(".csv"), header, rows)]
 
 
 @dataclass(frozen=True)
@@ -428,7 +440,7 @@ def heat_figure(stem: Path, title: str, maps: Sequence[Map], labels: Sequence[st
     from matplotlib.colors import SymLogNorm
 
     # Squares: "compressed" leaves no gaps between them.
-    figure, axes = _subplots(1, len(maps), width=2.6, height=3.2, layout="compressed")
+    figure, axes = subplots(1, len(maps), width=2.6, height=3.2, layout="compressed")
     ticks = np.arange(len(labels))
     size = 7 if len(labels) <= 12 else 5
     tops = [float(np.abs(item.matrix).max()) or 1.0 for item in maps]
@@ -456,7 +468,7 @@ def heat_figure(stem: Path, title: str, maps: Sequence[Map], labels: Sequence[st
         for j in range(len(labels))
     ]
     header = ("moment", "client", "other_client", "entry")
-    return [*_save(figure, stem), write_csv(stem.with_suffix(".csv"), header, cells)]
+    return [*save_figure(figure, stem), write_csv(stem.with_suffix(".csv"), header, cells)]
 
 
 def _decades(near: float, top: float) -> list[float]:
@@ -490,38 +502,40 @@ def _plain(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, (float, np.floating)) else value
 
 
-def _subplots(
+def subplots(
     rows: int,
     columns: int,
     *,
     width: float,
     height: float,
-    layout: str = "constrained",
+    layout: Literal["constrained", "compressed"] = "constrained",
     **more: Any,
 ) -> Any:
-    import matplotlib
+    """Return a figure with a grid of axes, of a width and a height in inches each.
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    The figure is not one of pyplot's, so that a notebook's backend and open figures stay as they
+    are; a notebook shows it as a PNG.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-    return pyplot.subplots(
-        rows,
-        columns,
-        figsize=(width * columns, height * rows + 0.6),
-        squeeze=False,
-        layout=layout,
-        **more,
-    )
+    class Shown(Figure):
+        def _repr_png_(self) -> bytes:
+            data = io.BytesIO()
+            self.savefig(data, format="png")
+            return data.getvalue()
+
+    figure = Shown(figsize=(width * columns, height * rows + 0.6), layout=layout)
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False, **more)
 
 
-def _save(figure: Any, stem: Path) -> list[Path]:
-    from matplotlib import pyplot
-
+def save_figure(figure: Any, stem: Path) -> list[Path]:
+    """Write a figure as PDF and PNG; return the files."""
     written = []
     for suffix in (".pdf", ".png"):
         written.append(write_figure(figure, stem.with_suffix(suffix)))
         figure.set_layout_engine("none")  # The layout is found: once is enough.
-    pyplot.close(figure)
     return written
 
 

@@ -46,6 +46,7 @@ CONFIG = {
     "notes": list[str],
     "data_fingerprint": str | None,
     "trace_fingerprint": str | None,
+    "part": list[int] | None,
 }
 """What a run's config holds beside the experiment, by type."""
 
@@ -68,17 +69,35 @@ class Task:
         return f"seed{self.seed}-pass{self.index}"
 
 
-def tasks(experiment: Experiment) -> list[Task]:
-    """Return the tasks of an experiment.
+def tasks(experiment: Experiment, part: Sequence[int] | None = None) -> list[Task]:
+    """Return the tasks of an experiment, or of part i of n: every n-th, from the i-th on.
 
     >>> [task.labels for task in tasks(Experiment.of(schedulers={"A": "Uniform"}, seeds=2))]
     [('A',), ('A',)]
+    >>> experiment = Experiment.of(schedulers=["Uniform"], seeds=5)
+    >>> [task.seed for task in tasks(experiment, part=(2, 3))]
+    [1, 4]
     """
-    return [
+    every = [
         Task(seed, index, labels)
         for seed in experiment.seed_list
         for index, labels in enumerate(experiment.passes())
     ]
+    return every if part is None else every[part[0] - 1 :: part[1]]
+
+
+def check_part(part: Sequence[int], name: str = "part") -> tuple[int, int]:
+    """Return a part i of n as a pair; raise ValueError unless 1 <= i <= n.
+
+    >>> check_part((3, 2))
+    Traceback (most recent call last):
+    ...
+    ValueError: part must be i of n with 1 <= i <= n, got 3 of 2
+    """
+    i, n = part
+    if not 1 <= i <= n:
+        raise ValueError(f"{name} must be i of n with 1 <= i <= n, got {i} of {n}")
+    return i, n
 
 
 def data_fingerprint(dataset: Dataset) -> str:
@@ -154,7 +173,8 @@ def create_run(
 
     The data is divided before anything is written. The config holds the experiment, the groups of
     the clients, the fingerprints of the data and of a trace, `classes` (the user's labels, where
-    they are not 0, 1, ...), and `more`.
+    they are not 0, 1, ...), and `more`, such as `part`: (i, n) if the folder gets part i of n of
+    the tasks.
     """
     dataset = dataset or experiment.dataset()
     trace = trace_fingerprint(experiment)
@@ -205,6 +225,8 @@ def experiment_of(folder: RunFolder) -> Experiment:
         groups = config.get("groups")
         if groups is not None and (len(groups) != experiment.partition.clients or min(groups) < 0):
             raise ValueError(f"groups must have a number >= 0 for each client, got {groups!r}")
+        if (part := config.get("part")) is not None:
+            check_part(part)
         return experiment
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -214,8 +236,9 @@ def experiment_of(folder: RunFolder) -> Experiment:
 
 
 def unfinished(folder: RunFolder, experiment: Experiment) -> list[str]:
-    """Return the names of the tasks that are not done."""
-    return [task.name for task in tasks(experiment) if not is_done(folder, task.name)]
+    """Return the names of the tasks that are not done, of those that the folder is to have."""
+    todo = tasks(experiment, folder.config.get("part"))
+    return [task.name for task in todo if not is_done(folder, task.name)]
 
 
 def is_done(folder: RunFolder, name: str) -> bool:
@@ -430,7 +453,8 @@ def run_experiment(
         If another process is running what the folder holds.
     """
     with folder.locked():
-        _run_tasks(folder, experiment, tasks(experiment), jobs, progress, cluster)
+        todo = tasks(experiment, folder.config.get("part"))
+        _run_tasks(folder, experiment, todo, jobs, progress, cluster)
 
 
 def _run_tasks(
@@ -444,6 +468,8 @@ def _run_tasks(
     # Without the data, or with other data, the run fails here and not in every task.
     dataset = same_data(experiment, folder.config.get("data_fingerprint"))
     check_trace(experiment, folder.config.get("trace_fingerprint"))
+    if not todo:  # a part of more parts than tasks
+        return
     weights = [len(task.labels) for task in todo]
     total = sum(weights) * experiment.training.rounds
 

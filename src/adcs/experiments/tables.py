@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from html import escape
 
 from adcs.experiments.statistics import COMPARED, FEWEST, LEVEL, METRICS, Estimate, Row
 
@@ -238,3 +239,59 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as plain text; the first column is text, the others are numbers.
+
+    >>> print(text_table(["scheduler", "worst"], [["Uniform", "0.5"], ["ADCS", "0.75"]]))
+    scheduler  worst
+    Uniform      0.5
+    ADCS        0.75
+    """
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    lines = []
+    for first, *others in [heads, *rows]:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(lines)
+
+
+def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table as HTML; texts are escaped.
+
+    >>> html_table("a & b", ["x"], [["<1>"]])
+    '<table><caption>a &amp; b</caption><tr><th>x</th></tr><tr><td>&lt;1&gt;</td></tr></table>'
+    """
+    lines = [("th", heads), *(("td", row) for row in rows)]
+    cells = "".join(
+        "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>"
+        for tag, row in lines
+    )
+    return f"<table><caption>{escape(caption)}</caption>{cells}</table>"
+
+
+def table_title(seeds: Sequence[int]) -> str:
+    """Return the title of a comparison's table.
+
+    >>> table_title(range(5))
+    'Mean of the last tenth of evaluations, ± 95 % interval over 5 seeds'
+    """
+    title = "Mean of the last tenth of evaluations"
+    if len(seeds) >= FEWEST:
+        return f"{title}, ± 95 % interval over {len(seeds)} seeds"
+    if len(seeds) > 1:
+        return f"{title} of {' / '.join(f'seed {seed}' for seed in seeds)}"
+    return title
+
+
+def difference_title(baseline: str, rows: Sequence[Row]) -> str:
+    """Return the title of the table of differences.
+
+    >>> difference_title("Uniform", [])
+    'Paired differences to Uniform'
+    """
+    title = f"Paired differences to {baseline}"
+    if any(row.p for row in rows):
+        title += ", 95 % interval of each alone, p by Holm's method"
+    return title

@@ -1,0 +1,119 @@
+"""Progress of a run with the remaining time: in a notebook, on a terminal or as lines of a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html import escape
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+LOG_SECONDS = 5.0
+"""Seconds between lines of the plain progress log."""
+
+Report = Callable[[int, int], None]
+"""Takes the amount done and the total."""
+
+
+@contextmanager
+def progress(what: str, unit: str = "run-rounds") -> Iterator[Report]:
+    """Show progress: a bar in a notebook or terminal, else a line on stderr every few seconds.
+
+    Yields a function that takes the amount done and the total.
+    """
+    if in_notebook():
+        yield notebook_bar(what)
+    elif sys.stderr.isatty():
+        with _bar(what) as report:
+            yield report
+    else:
+        yield plain_log(what, unit)
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Report]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(show_speed=False),
+        TimeElapsedColumn(),
+        TextColumn("elapsed,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
+    with Progress(*columns, console=Console(file=sys.stderr, soft_wrap=True)) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+def plain_log(
+    what: str, unit: str, clock: Callable[[], float] = time.monotonic
+) -> Callable[[int, int], None]:
+    """Return a function that writes progress to stderr every few seconds, and at the end."""
+    start = clock()
+    state = {"written": start, "first": -1.0, "ended": 0.0}
+
+    def report(done: int, total: int) -> None:
+        now = clock()
+        if state["first"] < 0:
+            state["first"] = float(done)
+        ended = done >= total
+        if state["ended"] or (now - state["written"] < LOG_SECONDS and not ended):
+            return
+        state["written"], state["ended"] = now, float(ended)
+        progressed = done - state["first"]
+        left = (now - start) * (total - done) / progressed if progressed > 0 else float("nan")
+        time_left = "" if ended or left != left else f", {left:.0f} s left"
+        percent = 100 * done // max(total, 1)
+        line = f"{what}: {percent} % ({done:,} of {total:,} {unit}), {now - start:.0f} s{time_left}"
+        print(line, file=sys.stderr, flush=True)
+
+    return report
+
+
+def in_notebook() -> bool:
+    """Return whether this is a Jupyter notebook, whose kernel shows HTML.
+
+    >>> in_notebook()
+    False
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def notebook_bar(what: str, clock: Callable[[], float] = time.monotonic) -> Report:
+    """Return a function that shows progress in the output of a notebook's cell."""
+    from IPython.display import HTML, display
+
+    start = clock()
+    shown = display(HTML(bar_html(what, 0, 1, 0.0)), display_id=True)
+
+    def report(done: int, total: int) -> None:
+        shown.update(HTML(bar_html(what, done, total, clock() - start)))
+
+    return report
+
+
+def bar_html(what: str, done: int, total: int, seconds: float) -> str:
+    """Return a progress bar as HTML.
+
+    >>> bar_html("a < b", 1, 4, 10.0)
+    '<progress value="1" max="4"></progress> a &lt; b: 25 %, 10 s, 30 s left'
+    """
+    left = f", {seconds * (total - done) / done:.0f} s left" if 0 < done < total else ""
+    percent = 100 * done // max(total, 1)
+    return (
+        f'<progress value="{done}" max="{max(total, 1)}"></progress> {escape(what)}: {percent} %, '
+        f"{seconds:.0f} s{left}"
+    )
