@@ -21,18 +21,20 @@ def code_blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "docs/own_scheduler.md",
-        "docs/models.md",
-        "docs/simulator.md",
-        "docs/training.md",
-        "docs/python.md",
-        "README.md",
-    ],
-)
-def test_page_runs(page: str) -> None:
+PAGES = [
+    "docs/own_scheduler.md",
+    "docs/models.md",
+    "docs/simulator.md",
+    "docs/training.md",
+    "docs/python.md",
+    "docs/data.md",
+    "README.md",
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where pages write files
     blocks = code_blocks(page)
     assert blocks
     exec(compile("\n".join(blocks), page, "exec"), {"__name__": page})

@@ -39,6 +39,7 @@ ARGUMENTS = {"round", "length", "places", "room", "errand", "bill", "scoring"}
 
 EXCEPTIONS = {
     "cli/compare.py": "the command `adcs compare`; the runs are in experiments/runner.py",
+    "cli/data.py": "the command `adcs data`; the data sets are in simulation/datasets",
     "experiments/tables.py": "text tables; the statistics in them are in experiments/statistics.py",
     "simulation/datasets/registry.py:_hint": "returns how to get a data set, not a spelling",
 }

@@ -84,6 +84,23 @@ def read_npz(source: BinaryIO, names: Iterable[str] | None = None) -> dict[str, 
         return {name: _array(archive, name, members[name]) for name in wanted}
 
 
+def names_in_npz(source: BinaryIO) -> list[str]:
+    """Return the names of the arrays in an .npz file, none if it cannot be read.
+
+    >>> import io
+    >>> import numpy as np
+    >>> file = io.BytesIO()
+    >>> np.savez(file, a=np.arange(3))
+    >>> names_in_npz(file), names_in_npz(io.BytesIO(b"no"))
+    (['a'], [])
+    """
+    try:
+        with zipfile.ZipFile(source) as archive:
+            return [info.filename.removesuffix(".npy") for info in archive.infolist()]
+    except Exception:  # `read_npz` says what is wrong.
+        return []
+
+
 def _declared(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo, size: int) -> int:
     """Return the size of an array by its header, in bytes; refuse one the file cannot hold."""
     ratio = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATE_RATIO}.get(info.compress_type)

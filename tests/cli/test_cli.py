@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from adcs.experiments.progress import plain_log
 from adcs.experiments.runner import create_run
 from adcs.experiments.specs import NAMES
 from adcs.run_folder import RunFolder
-from adcs.simulation.datasets import DataUnavailable
+from adcs.simulation.datasets import DataUnavailable, available
 from adcs.simulation.network import NetworkSettings
 
 # A shell's background jobs ignore Ctrl-C, and hand that on: the handler is set explicitly.
@@ -250,7 +251,7 @@ def npz(path: Path, **arrays: object) -> Path:
         (["--scheduler", "A=Uniform", "--scheduler", "A=ADCS"], "distinct labels, got 'A' twice"),
         (["--m", "11"], "m must be at most 10"),
         (["--lr", "-1"], "training.lr must be a number > 0, got -1.0"),
-        (["--data", "fashion"], "is no data set and no .npz file"),
+        (["--data", "fashion"], "is no data set, no .npz file and no folder"),
         (["--data", "none.npz"], "there is no such file"),
         (["--network", "deadline"], "must look like name=value"),
         (
@@ -537,7 +538,8 @@ def test_the_list_of_data_sets_fits_eighty_columns() -> None:
     lines = adcs("data", "list").stdout.splitlines()
     assert max(map(len, lines)) <= 80
     names = [line.split("│")[1].strip() for line in lines if line.startswith("│")]
-    assert [name for name in names if name] == ["fashion-mnist", "digits", "synthetic"]
+    listed = [entry.name for entry in available()]
+    assert [name for name in names if name] == [*listed, *listed]
     assert "…" not in "".join(lines)
 
 
@@ -571,10 +573,10 @@ def test_fallback_data_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     load = config.load
 
-    def offline(name: str, folder: str | None = None) -> object:
+    def offline(name: str, folder: str | None = None, **settings: Any) -> object:
         if name == "fashion-mnist":
             raise DataUnavailable("Fashion-MNIST could not be had; tried everything")
-        return load(name, folder)
+        return load(name, folder, **settings)
 
     monkeypatch.setattr(config, "load", offline)
     monkeypatch.setattr(comparison, "run_experiment", lambda *_, **__: None)

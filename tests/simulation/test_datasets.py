@@ -22,11 +22,13 @@ from adcs.simulation.datasets import (
     Dataset,
     DataUnavailable,
     available,
+    cache,
     fashion_mnist,
     fetch,
     from_arrays,
     from_npz,
     load,
+    packages,
 )
 from adcs.simulation.datasets.synthetic import synthetic
 
@@ -290,7 +292,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(fashion_mnist, "SHA256", sums)
     monkeypatch.setattr(fashion_mnist, "DEBIAN", tmp_path / "usr")
     monkeypatch.setattr(fashion_mnist, "OFFICIAL", "http://127.0.0.1:9/")
-    monkeypatch.setattr(fashion_mnist.shutil, "which", lambda name: None)
+    monkeypatch.setattr(packages.shutil, "which", lambda name: None)
     monkeypatch.setenv("ADCS_CACHE", str(tmp_path / "cache"))
     return folder
 
@@ -421,8 +423,8 @@ def test_apt_needs_no_root(
             return failed
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(fashion_mnist.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(fashion_mnist.subprocess, "run", run)
+    monkeypatch.setattr(packages.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(packages.subprocess, "run", run)
     if lists == "unreachable":
         with pytest.raises(
             DataUnavailable, match=r"Unable to locate package .after apt-get: E: Could not resolve"
@@ -438,12 +440,12 @@ def test_apt_needs_no_root(
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ADCS_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert fashion_mnist.cache_folder() == Path("/somewhere/adcs")
+    assert cache.cache_folder() == Path("/somewhere/adcs")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
-    assert fashion_mnist.cache_folder() == Path("/home/someone/.cache/adcs")
+    assert cache.cache_folder() == Path("/home/someone/.cache/adcs")
     monkeypatch.setenv("ADCS_CACHE", "/here")
-    assert fashion_mnist.cache_folder() == Path("/here")
+    assert cache.cache_folder() == Path("/here")
 
 
 @pytest.mark.skipif(

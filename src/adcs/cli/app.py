@@ -1,9 +1,8 @@
-"""The typer application, and its command `data`."""
+"""The typer application."""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,15 +11,12 @@ from typer.core import TyperGroup
 import adcs
 from adcs._validation import did_you_mean
 from adcs.cli.compare import compare
-from adcs.cli.console import show_table
-from adcs.cli.errors import guarded
+from adcs.cli.data import fetch_data, list_data, show_data
 from adcs.cli.explain import explain
 from adcs.cli.merge import merge
-from adcs.cli.options import check_folder
 from adcs.cli.schedulers import schedulers
 from adcs.cli.sweep import sweep
 from adcs.cli.theory import theory
-from adcs.simulation.datasets import available, fetch
 
 
 class Commands(TyperGroup):
@@ -41,7 +37,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-data = typer.Typer(cls=Commands, help="List and fetch data sets.", no_args_is_help=True)
+data = typer.Typer(cls=Commands, help="List, fetch and show data sets.", no_args_is_help=True)
+data.command("list")(list_data)
+data.command("fetch")(fetch_data)
+data.command("show")(show_data)
 app.add_typer(data, name="data")
 app.command()(compare)
 app.command()(sweep)
@@ -69,33 +68,3 @@ def _set_up(
     # Messages of the library, such as those about downloads, go to stderr.
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("adcs").setLevel(logging.INFO)
-
-
-@data.command("list")
-@guarded
-def list_data(
-    folder: Annotated[Path | None, typer.Option(help="Folder to look in first.")] = None,
-) -> None:
-    """List the data sets that are known by name, and whether they are on this machine."""
-    rows = [
-        [entry.name, "yes" if entry.here else "no", entry.where, entry.what]
-        for entry in available(folder)
-    ]
-    show_table("Data sets", ["name", "here", "from", "what"], rows, text=True)
-    typer.echo("Your own: --data FILE.npz with x_train, y_train, x_test and y_test.")
-
-
-@data.command("fetch")
-@guarded
-def fetch_data(
-    name: Annotated[str, typer.Argument(help="Name of the data set: see adcs data list.")],
-    folder: Annotated[Path | None, typer.Option(help="Folder with its files.")] = None,
-) -> None:
-    """Fetch a data set and verify it."""
-    if name in [entry.name for entry in available()]:  # fetch refuses other names.
-        check_folder(name, folder, "--folder")
-    found = fetch(name, folder)
-    typer.echo(
-        f"{found.name}: {len(found.x_train):,} training and {len(found.x_test):,} test examples, "
-        f"{found.x_train.shape[1]} features, {found.classes} classes; from {found.source}"
-    )

@@ -25,6 +25,7 @@ from adcs.experiments.config import (
 )
 from adcs.experiments.specs import absolute as absolute_spec
 from adcs.run_folder import RunFolder
+from adcs.simulation.datasets import is_named, reads_folder
 
 
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -159,12 +160,13 @@ def schedulers(specs: Sequence[str]) -> dict[str, str]:
 
 
 def absolute(data: str) -> str:
-    """Return the name of a data set, or the absolute path of a file, for a resume from anywhere.
+    """Return the name of a data set, or the absolute path of one's own, for a resume from anywhere.
 
     >>> absolute("digits"), Path(absolute("mine.npz")).is_absolute()
     ('digits', True)
     """
-    return str(Path(data).resolve()) if Path(data).suffix == ".npz" else data
+    is_path = not is_named(data) and (Path(data).suffix == ".npz" or Path(data).exists())
+    return str(Path(data).resolve()) if is_path else data
 
 
 def open_run(path: Path) -> RunFolder:
@@ -189,11 +191,11 @@ def check_folder(data: str, folder: str | Path | None, option: str = "--data-fol
     >>> check_folder("digits", "images")
     Traceback (most recent call last):
     ...
-    ValueError: --data-folder is where Fashion-MNIST's files are; digits is not looked for there
+    ValueError: --data-folder is where files of a named data set are; digits is not looked for there
     """
-    if folder is not None and data != "fashion-mnist":
+    if folder is not None and not reads_folder(data):
         raise ValueError(
-            f"{option} is where Fashion-MNIST's files are; {data} is not looked for there"
+            f"{option} is where files of a named data set are; {data} is not looked for there"
         )
 
 
@@ -219,7 +221,7 @@ def merged(config: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
 def _beside(config: Path, data: str) -> str:
     """Return the path of a data file, looked up beside the config first."""
     path = config.parent / data
-    return str(path.resolve()) if path.suffix == ".npz" and path.exists() else absolute(data)
+    return str(path.resolve()) if not is_named(data) and path.exists() else absolute(data)
 
 
 GENERATED: Mapping[str, GeneratedOption] = {

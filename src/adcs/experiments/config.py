@@ -21,14 +21,17 @@ from adcs._validation import check_choice, did_you_mean, did_you_mean_path
 from adcs.experiments.models import DENSE, NETWORKS, check_model, make_model
 from adcs.experiments.specs import AGGREGATION, LOCAL_TRAINING, make_scheduler
 from adcs.experiments.validation import check_value, in_words
-from adcs.simulation.datasets import Dataset, load
+from adcs.metrics import CLIENT_METRICS, default_metric
+from adcs.simulation.datasets import Dataset, load, natural_clients
 from adcs.simulation.engine import Simulation
-from adcs.simulation.federation import Federation
+from adcs.simulation.federation import Federation, check_metric
 from adcs.simulation.models import Model
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import KINDS, Partition, check_settings, make_partition
 from adcs.simulation.settings import BOUNDS, MILLION, check_setting, declare, setting
 from adcs.simulation.training import Training, is_spec
+
+TASKS = ("classification", "regression")
 
 PAPER_SCHEDULERS = {
     "Uniform": "Uniform",
@@ -68,13 +71,21 @@ class DataSettings(Section):
 
     name: str = _field(
         "fashion-mnist",
-        "Data set (adcs data list), or a file with x_train, y_train, x_test, y_test.",
+        "Data set (adcs data list), a file with x_train, y_train, x_test, y_test, or a folder with "
+        "a file for each client.",
         option="data",
-        metavar="NAME|FILE.npz",
+        metavar="NAME|FILE.npz|FOLDER",
         summary="data {}",
     )
     folder: str | None = _field(
-        None, "Folder with Fashion-MNIST's files.", option="data_folder", summary=""
+        None, "Folder with the files of a named data set.", option="data_folder", summary=""
+    )
+    task: Literal["classification", "regression"] = _field(
+        "classification", "What the labels of one's own data are.", strict=None
+    )
+    label: str = _field("label", "Column of the labels in .csv and .parquet files.")
+    test_fraction: float = _field(
+        0.2, "Part of a client's examples for testing, where files do not say.", gt=0, lt=1
     )
 
 
@@ -91,11 +102,13 @@ class PartitionSettings(Section):
 
     kind: str = _field(
         "by-class",
-        f"Kind of partition: {', '.join(KINDS)}.",
+        f"Kind of partition: {', '.join(KINDS)}. Data with clients of its own is natural.",
         option="partition",
         summary="partition {}",
     )
-    clients: int = _field(30, "Number of clients, N.", ge=1, le=MILLION, summary="N = {} clients")
+    clients: int = _field(
+        30, "Number of clients, N; all of natural ones.", ge=1, le=MILLION, summary="N = {} clients"
+    )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -164,14 +177,47 @@ class RunSettings(Section):
         metavar="LABEL",
         summary="",
     )
+    metric: str | None = _field(
+        None,
+        f"What clients are judged by: {', '.join(CLIENT_METRICS)}. By default accuracy, and rmse "
+        "for regression.",
+        metavar="METRIC",
+        summary=lambda metric: "" if metric in (None, "accuracy") else f"metric {metric}",
+    )
     eval_every: int = _field(100, "Rounds between evaluations.", ge=1, le=1000 * MILLION)
     dtype: Literal["float32", "float64"] = _field("float32", "Floating-point format.", strict=None)
     # Part of the config because a GEMM rounds differently in another width.
     pass_width: int = _field(3, "Schedulers that share a pass over the data.", ge=1, le=MILLION)
 
+    @field_validator("metric")
+    @classmethod
+    def _check_metric(cls, metric: str | None) -> str | None:
+        return None if metric is None else check_choice("run.metric", metric, CLIENT_METRICS)
+
+
+def _given(section: Any) -> dict[str, Any] | None:
+    """Return the settings of a section that the user gave; None where that cannot be known.
+
+    >>> _given(PartitionSettings(clients=3)), _given({"m": 2}), _given(TrainingSettings(m=2))
+    ({'clients': 3}, {'m': 2}, None)
+    """
+    if section is None:
+        return {}
+    if isinstance(section, BaseModel):
+        return section.model_dump(exclude_unset=True)
+    return dict(section) if isinstance(section, Mapping) else None
+
+
+MOST_OF_FEW = 0.6
+"""Of few natural clients, this part trains in a round by default, as in the paper."""
+
 
 class Experiment(Section):
     """Everything that determines the results of a comparison; the defaults are the paper's.
+
+    Some defaults follow from the data. Data with clients of its own is divided among all of them
+    (`natural`), and of fewer than 30 clients three fifths train in a round. A regression without
+    clients of its own is divided `iid`, and judged by `rmse`.
 
     Examples
     --------
@@ -189,6 +235,34 @@ class Experiment(Section):
     network: NetworkSettings | None = Field(default=None, title="Network")
     run: RunSettings = Field(default=RunSettings(), title="Run")
     schedulers: Mapping[str, str] = Field(default=PAPER_SCHEDULERS, title="Schedulers")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, values: Any) -> Any:
+        """Fill in the defaults that follow from the data."""
+        data = _given(values.get("data"))
+        run = _given(values.get("run"))
+        partition = _given(values.get("partition"))
+        if data is None or run is None or partition is None:
+            return values  # Wrong values: their checks say so.
+        task = data.get("task", "classification")
+        if run.get("metric") is None and task in TASKS:
+            run["metric"] = default_metric(task)
+        training = _given(values.get("training"))
+        known = "kind" in partition and "clients" in partition
+        if known and (training is None or "m" in training):
+            return {**values, "run": run}
+        name = data.get("name", DataSettings().name)
+        found = natural_clients(name) if isinstance(name, str) else None
+        of_classes = "iid" if task == "regression" else "by-class"
+        kind = partition.setdefault("kind", "natural" if found else of_classes)
+        if found and kind == "natural":
+            clients = partition.setdefault("clients", found)
+            most = TrainingSettings().m
+            if training is not None and isinstance(clients, int) and clients * MOST_OF_FEW < most:
+                training.setdefault("m", max(1, round(clients * MOST_OF_FEW)))
+                values = {**values, "training": training}
+        return {**values, "run": run, "partition": partition}
 
     @field_validator("schedulers", mode="before")
     @classmethod
@@ -208,6 +282,11 @@ class Experiment(Section):
         clients, m = self.partition.clients, self.training.m
         if m > clients:
             raise ValueError(f"training.m must be at most {clients} (all clients), got {m}")
+        if CLIENT_METRICS[self.metric].task != self.data.task:
+            raise ValueError(
+                f"run.metric {self.metric} is for {CLIENT_METRICS[self.metric].task}, and data.task"
+                f" is {self.data.task}"
+            )
         for spec in self.schedulers.values():
             make_scheduler(spec, seed=0)
         self._own_objects()
@@ -232,10 +311,24 @@ class Experiment(Section):
     def replace(self, **options: Any) -> Experiment:
         """Return the experiment with some settings changed, named as on the command line.
 
+        Other data keeps the partition, unless it is the default of the data before.
+
         >>> Experiment().replace(rounds=10).training.rounds
         10
+        >>> Experiment.of(data="vowel").replace(data="digits").partition.kind
+        'by-class'
         """
-        return from_dict(with_options(self.as_dict(), options))
+        held = self.as_dict()
+        if "data" in options and self.partition == Experiment.of(**self._data_options()).partition:
+            held["partition"] = {}
+            if self.partition.kind == "natural":
+                del held["training"]["m"]
+        if "task" in options and "metric" not in options:
+            held["run"]["metric"] = None
+        return from_dict(with_options(held, options))
+
+    def _data_options(self) -> dict[str, Any]:
+        return {"data": self.data.name, "task": self.data.task}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as JSON values, by section."""
@@ -254,6 +347,11 @@ class Experiment(Section):
         return ""
 
     @property
+    def metric(self) -> str:
+        """The metric by which clients are judged."""
+        return self.run.metric or default_metric(self.data.task)
+
+    @property
     def seed_list(self) -> range:
         """The seeds to run."""
         return range(self.run.first_seed, self.run.first_seed + self.run.seeds)
@@ -266,10 +364,17 @@ class Experiment(Section):
 
     def dataset(self) -> Dataset:
         """Load the data."""
-        return load(self.data.name, self.data.folder)
+        return load(
+            self.data.name,
+            self.data.folder,
+            task=self.data.task,
+            label=self.data.label,
+            test_fraction=self.data.test_fraction,
+        )
 
     def divide(self, dataset: Dataset, seed: int) -> Partition:
-        """Divide the data among the clients."""
+        """Divide the data among the clients; ValueError also if the metric does not fit it."""
+        check_metric(self.metric, dataset)
         kind, clients = self.partition.kind, self.partition.clients
         return make_partition(dataset, kind, clients, seed=seed, **self.partition.settings)
 
@@ -297,6 +402,7 @@ class Experiment(Section):
             batch_size=self.training.batch_size,
             seed=seed,
             dtype=np.dtype(self.run.dtype),
+            metric=self.metric,
         )
         network = None
         if self.network is not None:

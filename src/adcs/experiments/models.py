@@ -75,7 +75,7 @@ def make_model(
                 f"model {model!r} takes quantities, and the features of {data.name} are token ids; "
                 "char-gru takes those"
             )
-        return MLP(data.x_train.shape[1], data.classes, **settings)
+        return MLP(data.x_train.shape[1], data.classes, task=data.task, **settings)
     try:
         if name in NETWORKS:
             from adcs.simulation import networks

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from adcs.experiments.config import Experiment
-from adcs.experiments.statistics import METRICS
+from adcs.experiments.statistics import METRICS, metric_of, metrics_of
 from adcs.experiments.validation import check_value
+from adcs.metrics import CLIENT_METRICS
 from adcs.run_folder import RunFolder
 
 LARGEST = 2**53
@@ -31,18 +32,21 @@ ALWAYS: Mapping[str, Any] = {
 
 TOGETHER: tuple[Mapping[str, Any], ...] = (
     {"group_ratios": NUMBERS, "tv": NUMBER},
-    {"accuracy": NUMBERS, "losses": NUMBERS, "counts": list[int]},
+    {"losses": NUMBERS, "counts": list[int]},
     {"bias": NUMBER, "gradient_norm": NUMBER},
     {"cohort_weights": NUMBERS, "gram": NUMBERS, "batch_losses": NUMBERS},
 )
 """Groups of fields; a record has all fields of a group or none."""
 
-SHARES = (
-    *[name for name, metric in METRICS.items() if metric.bounds[1] <= 1.0],
-    "group_ratios",
-    "accuracy",
-)
-"""Fields whose numbers lie in [0, 1]."""
+
+def shares(metric: str) -> set[str]:
+    """Return the fields whose numbers lie in [0, 1], where clients are judged by a metric.
+
+    >>> "worst" in shares("accuracy"), "worst" in shares("rmse")
+    (True, False)
+    """
+    found = {name for name, one in metrics_of(metric).items() if one.bounds[1] <= 1.0}
+    return {*found, "group_ratios", *([metric] if CLIENT_METRICS[metric].bounds[1] <= 1.0 else [])}
 
 
 def checked_records(folder: RunFolder, experiment: Experiment) -> list[dict[str, Any]]:
@@ -61,7 +65,7 @@ def checked_records(folder: RunFolder, experiment: Experiment) -> list[dict[str,
     """
     groups = folder.config.get("groups")
     clients = experiment.partition.clients
-    lengths = dict.fromkeys(("accuracy", "losses", "counts"), clients)
+    lengths = dict.fromkeys((experiment.metric, "losses", "counts"), clients)
     lengths |= dict.fromkeys(("cohort_weights", "batch_losses"), clients)
     lengths["gram"] = clients * (clients + 1) // 2
     if groups is not None:
@@ -91,24 +95,30 @@ def _check(record: Mapping[str, Any], experiment: Experiment, lengths: Mapping[s
     ):
         raise ValueError(f"round {record['server_round']} is not an evaluated one of this run")
     hints = {name: NUMBER for name in METRICS if name in record} | dict(ALWAYS)
+    metric = experiment.metric
+    if metric_of([record]) != metric:
+        raise ValueError(f"metric {metric_of([record])} is not of this run")
     for fields in TOGETHER:
+        if "losses" in fields:
+            fields = {metric: NUMBERS, **fields}
         if any(name in record for name in fields):
             hints |= fields
+    of_shares = shares(metric)
     for name, hint in hints.items():
         if name not in record:
             raise ValueError(f"{name} is missing")
         check_value(name, record[name], hint)
-        _check_numbers(name, record[name])
+        _check_numbers(name, record[name], is_share=name in of_shares)
         if name in lengths and len(record[name]) != lengths[name]:
             raise ValueError(f"{name} has {len(record[name])} entries, not {lengths[name]}")
     if "gram" in record and "bias" not in record:
         raise ValueError("bias is missing")
 
 
-def _check_numbers(name: str, value: Any) -> None:
+def _check_numbers(name: str, value: Any, *, is_share: bool) -> None:
     for number in value if isinstance(value, list) else [value]:
         if isinstance(number, int) and abs(number) > LARGEST:
             raise ValueError(f"{name} holds {number}")
         # Sums of floats may exceed 1 by rounding.
-        if name in SHARES and number is not None and not -1e-9 <= number <= 1 + 1e-9:
+        if is_share and number is not None and not -1e-9 <= number <= 1 + 1e-9:
             raise ValueError(f"{name} holds {number}, which does not lie in [0, 1]")

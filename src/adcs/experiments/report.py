@@ -20,11 +20,14 @@ from adcs.experiments.statistics import (
     Row,
     curves,
     diverged,
+    metrics_of,
     summarise,
     trained,
 )
 from adcs.experiments.styles import styles_of
+from adcs.metrics import CLIENT_METRICS
 from adcs.run_folder import RunFolder, write_atomically
+from adcs.simulation.datasets import is_named
 
 AXES = {
     "server_round": [("round", 1.0)],
@@ -92,8 +95,19 @@ def panel(
     far = max(float(np.nanmax(values)) for values in x.values())
     axis, unit = _unit(AXES[against], far)
     lines = {label: Line(x[label] / unit, *found.band(label)) for label in labels}
-    name = NAMES[field] + (f"\n(mean of {window} evaluations)" if window > 1 else "")
+    name = name_of(field, found.metric) + (
+        f"\n(mean of {window} evaluations)" if window > 1 else ""
+    )
     return Panel(axis, name, lines)
+
+
+def name_of(field: str, metric: str = "accuracy") -> str:
+    """Return the label of a vertical axis, where clients are judged by a metric.
+
+    >>> name_of("worst"), name_of("worst", "rmse")
+    ('worst test accuracy', 'worst test RMSE')
+    """
+    return metrics_of(metric)[field].label if field in COMPARED else NAMES[field]
 
 
 def _unit(axes: Sequence[tuple[str, float]], far: float) -> tuple[str, float]:
@@ -168,8 +182,26 @@ def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
             f"in for {counts}. Such accuracies say little about schedulers"
             f"{why if experiment.network else ''}."
         )
+    if note := _unjudged_note(records, experiment.metric):
+        notes.append(note)
     lost = tables.left_out_note(summarise(records, list(experiment.schedulers)))
     return [*notes, lost] if lost else notes
+
+
+def _unjudged_note(records: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """Return how many clients have no value of the metric, as one sentence; "" for none.
+
+    >>> _unjudged_note([{"auc": [0.5, None, None]}], "auc").partition(":")[0]
+    '2 of 3 clients have no AUC'
+    """
+    lists = [record["auc"] for record in records if metric == "auc" and "auc" in record]
+    most: list[float | None] = max(lists, key=lambda values: values.count(None), default=[])
+    if not (none := most.count(None)):
+        return ""
+    return (
+        f"{none} of {len(most)} clients have no AUC: their test examples are of one class. Worst, "
+        "average and std leave them out."
+    )
 
 
 def write_report(
@@ -206,10 +238,11 @@ def write_report(
     written = []
     for against in AXES:
         panels = [panel(records, field, against, labels) for field in COMPARED]
-        stem = folder.figures / f"accuracy-by-{against.removeprefix('server_')}"
+        stem = folder.figures / f"{experiment.metric}-by-{against.removeprefix('server_')}"
         written += line_figure(stem, title, panels, styles)
     rows = summarise(records, labels, baseline_of(experiment))
-    written += cost_figure(folder.figures / "accuracy-by-cost", title, cost_panels(rows), styles)
+    stem = folder.figures / f"{experiment.metric}-by-cost"
+    written += cost_figure(stem, title, cost_panels(rows, experiment.metric), styles)
     text = "\n\n".join(
         [
             f"# Comparison of {len(labels)} schedulers",
@@ -227,8 +260,8 @@ def write_report(
     return [*written, numbers, summary]
 
 
-def cost_panels(rows: Sequence[Row]) -> list[list[Cost]]:
-    """Return the panels of final accuracies over costs, a row for each cost."""
+def cost_panels(rows: Sequence[Row], metric: str = "accuracy") -> list[list[Cost]]:
+    """Return the panels of what clients reached over costs, a row for each cost."""
     grid = []
     for cost, axes in COSTS.items():
         spent = {row.label: row.cells[cost] for row in rows if row.cells[cost].n}
@@ -238,7 +271,7 @@ def cost_panels(rows: Sequence[Row]) -> list[list[Cost]]:
             [
                 Cost(
                     axis,
-                    f"final {NAMES[field]}",
+                    f"final {name_of(field, metric)}",
                     {row.label: (scaled[row.label], row.cells[field]) for row in rows},
                 )
                 for field in ("worst", "average")
@@ -277,8 +310,8 @@ def data_name(experiment: Experiment) -> str:
     >>> data_name(Experiment.of(data="digits")), data_name(Experiment.of(data="/home/me/mine.npz"))
     ('digits', 'mine')
     """
-    path = Path(experiment.data.name)
-    return path.stem if path.suffix == ".npz" else experiment.data.name
+    name = experiment.data.name
+    return name if is_named(name) else Path(name).stem
 
 
 def is_png(path: Path) -> bool:
@@ -329,9 +362,14 @@ def reading(experiment: Experiment) -> str:
     >>> reading(Experiment.of(seeds=5)).endswith("then both ends are given.")
     True
     """
+    judged = CLIENT_METRICS[experiment.metric]
+    what = "Accuracies are"
+    if experiment.metric != "accuracy":
+        better = "lower" if judged.lower_is_better else "higher"
+        what = f"Clients are judged by {judged.label}, of which {better} is better; its values are"
     return (
-        "Accuracies are means over the last tenth of evaluations; TV is the distance of the "
+        f"{what} means over the last tenth of evaluations; TV is the distance of the "
         "groups' selection ratios to uniform, Jain the index of participation; updates, traffic "
         "and virtual time include what schedulers asked for. "
-        + tables.table_note(seeds_of(experiment))
+        + tables.table_note(seeds_of(experiment), experiment.metric)
     )

@@ -45,6 +45,7 @@ CONFIG = {
     "classes": list[int] | list[str],
     "notes": list[str],
     "data_fingerprint": str | None,
+    "client_names": list[str],
     "trace_fingerprint": str | None,
     "part": list[int] | None,
 }
@@ -107,7 +108,8 @@ def data_fingerprint(dataset: Dataset) -> str:
     >>> data_fingerprint(synthetic(seed=1)) == data_fingerprint(synthetic(seed=2))
     False
     """
-    return fingerprint(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test)
+    clients = dataset.clients or ()
+    return fingerprint(dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test, *clients)
 
 
 def same_data(experiment: Experiment, held: str | None) -> Dataset:
@@ -173,21 +175,29 @@ def create_run(
 
     The data is divided before anything is written. The config holds the experiment, the groups of
     the clients, the fingerprints of the data and of a trace, `classes` (the user's labels, where
-    they are not 0, 1, ...), and `more`, such as `part`: (i, n) if the folder gets part i of n of
-    the tasks.
+    they are not 0, 1, ...), `client_names` (of natural clients), and `more`, such as `part`: (i, n)
+    if the folder gets part i of n of the tasks.
     """
     dataset = dataset or experiment.dataset()
+    partition = experiment.divide(dataset, experiment.run.first_seed)
     trace = trace_fingerprint(experiment)
     config = {
         "engine": ENGINE,
         **experiment.as_dict(),
-        "groups": experiment.divide(dataset, experiment.run.first_seed).groups,
+        "groups": partition.groups,
         "data_fingerprint": data_fingerprint(dataset),
         **({"trace_fingerprint": trace} if trace else {}),
         **({"classes": dataset.labels} if dataset.labels else {}),
+        **({"client_names": partition.names} if _fixed_names(experiment) else {}),
         **more,
     }
     return RunFolder.create(path, config)
+
+
+def _fixed_names(experiment: Experiment) -> bool:
+    """Return whether clients have names, the same at every seed."""
+    partition = experiment.partition
+    return partition.kind == "natural" and partition.settings.get("choice") != "random"
 
 
 def experiment_of(folder: RunFolder) -> Experiment:

@@ -1,8 +1,9 @@
 """Statistics of records: curves over rounds, means with intervals, paired differences.
 
-`METRICS` declares the metrics of tables. The value of a run is, for accuracies, the mean over the
-last tenth of evaluations, which evens out the fluctuation between rounds; for what adds up over a
-run (selections, updates, bytes, seconds) it is the last value. Intervals are 95 % Student intervals
+`METRICS` declares the metrics of tables; `metrics_of` has those of runs whose clients are judged by
+another metric than accuracy. The value of a run is, for accuracies, the mean over the last tenth of
+evaluations, which evens out the fluctuation between rounds; for what adds up over a run
+(selections, updates, bytes, seconds) it is the last value. Intervals are 95 % Student intervals
 over seeds, from three seeds on. Differences are taken seed by seed, because compared runs share
 their mini-batches.
 
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from adcs._types import Float64Array, IndexArray
+from adcs.metrics import CLIENT_METRICS
 
 Record = Mapping[str, Any]
 """A record of a run folder."""
@@ -74,6 +76,8 @@ class Metric:
         Its value in a record; by default the field of its name.
     cost
         Whether it is a cost, which is often the same at every seed and then has no interval.
+    lower_is_better
+        Whether the best value is the smallest.
 
     Examples
     --------
@@ -89,18 +93,30 @@ class Metric:
     text: Callable[[float], str] = "{:.3f}".format
     value: Callable[[Record], float | None] | None = None
     cost: bool = False
+    lower_is_better: bool = False
+
+
+def _cost(
+    heading: str,
+    text: Callable[[float], str],
+    value: Callable[[Record], float | None] | None = None,
+) -> Metric:
+    """Return a metric that adds up over a run, and of which less is better."""
+    return Metric(
+        heading, COST, total=True, text=text, value=value, cost=True, lower_is_better=True
+    )
 
 
 METRICS: dict[str, Metric] = {
     "worst": Metric("worst", compared=True, label="worst test accuracy"),
     "worst20": Metric("worst 20 %", compared=True, label="mean test accuracy of the worst 20 %"),
     "average": Metric("average", compared=True, label="average test accuracy"),
-    "std": Metric("std", (0.0, 0.5)),
-    "tv": Metric("TV", total=True, text="{:.4f}".format),
+    "std": Metric("std", (0.0, 0.5), lower_is_better=True),
+    "tv": Metric("TV", total=True, text="{:.4f}".format, lower_is_better=True),
     "jain": Metric("Jain", total=True),
-    "updates": Metric("updates", COST, total=True, text="{:,.0f}".format, cost=True),
-    "bytes": Metric("traffic", COST, total=True, text=_bytes, value=_traffic, cost=True),
-    "seconds": Metric("virtual time", COST, total=True, text=_seconds, cost=True),
+    "updates": _cost("updates", "{:,.0f}".format),
+    "bytes": _cost("traffic", _bytes, _traffic),
+    "seconds": _cost("virtual time", _seconds),
 }
 """The metrics of tables, in the order of their columns. A metric is declared here and nowhere else;
 a record that lacks it leaves its column out."""
@@ -114,6 +130,41 @@ BOUNDS: dict[str, Bounds] = {
     "bias": COST,
 }
 """The bounds of metrics and of other quantities that figures show."""
+
+
+def metrics_of(metric: str = "accuracy") -> dict[str, Metric]:
+    """Return the metrics of tables where clients are judged by a metric of `CLIENT_METRICS`.
+
+    >>> worst = metrics_of("rmse")["worst"]
+    >>> worst.heading, worst.label, worst.lower_is_better
+    ('worst RMSE', 'worst test RMSE', True)
+    >>> metrics_of() == METRICS
+    True
+    """
+    judged = CLIENT_METRICS[metric]
+    found = dict(METRICS)
+    for field in ("worst", "worst20", "average"):
+        if metric == "accuracy":
+            break
+        found[field] = replace(
+            METRICS[field],
+            heading=f"{METRICS[field].heading} {judged.label}",
+            bounds=judged.bounds,
+            label=METRICS[field].label.replace("accuracy", judged.label),
+            lower_is_better=judged.lower_is_better,
+        )
+    found["std"] = replace(METRICS["std"], bounds=(0.0, judged.bounds[1] / 2.0))
+    return found
+
+
+def metric_of(records: Iterable[Record]) -> str:
+    """Return the metric by which clients are judged in records.
+
+    >>> metric_of([{"metric": "rmse"}]), metric_of([{"worst": 0.5}])
+    ('rmse', 'accuracy')
+    """
+    return next((str(record["metric"]) for record in records if "metric" in record), "accuracy")
+
 
 FEWEST = 3
 """With fewer seeds there is no interval: that of two is 13 times as wide as they are apart."""
@@ -200,14 +251,17 @@ def estimate(values: Iterable[float], bounds: Bounds = ANY) -> Estimate:
     return Estimate(mean, half, n, kept, bounds)
 
 
-def paired(a: Sequence[float] | Float64Array, b: Sequence[float] | Float64Array) -> Estimate:
-    """Return the mean of a - b over seeds with its interval; a and b are shares, in [0, 1].
+def paired(
+    a: Sequence[float] | Float64Array, b: Sequence[float] | Float64Array, bounds: Bounds = SHARE
+) -> Estimate:
+    """Return the mean of a - b over seeds with its interval; a and b lie within the bounds.
 
     >>> paired([0.6, 0.7], [0.5, 0.6]).mean
     0.1
     """
     difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
-    found = estimate(difference, (-1.0, 1.0))
+    width = bounds[1] - bounds[0]
+    found = estimate(difference, (-width, width))
     # Sums in another order differ in their last bits: equal runs are to have a difference of 0.
     return replace(found, mean=round(found.mean, 12))
 
@@ -254,6 +308,8 @@ class Curves:
         The seeds, one row of `values` for each.
     values
         For each scheduler an array of seeds x rounds, NaN where there is no record.
+    metric
+        The metric by which clients are judged.
 
     Examples
     --------
@@ -266,6 +322,7 @@ class Curves:
     rounds: IndexArray
     seeds: tuple[int, ...]
     values: dict[str, Float64Array]
+    metric: str = "accuracy"
 
     def last(self) -> dict[str, Float64Array]:
         """Return, for each scheduler, a number for each seed: see the module's first lines."""
@@ -280,7 +337,8 @@ class Curves:
 
         With fewer than three seeds the ends are the smallest and the largest value.
         """
-        bounds = BOUNDS.get(self.field, ANY)
+        known = metrics_of(self.metric)
+        bounds = known[self.field].bounds if self.field in known else BOUNDS.get(self.field, ANY)
         ends = []
         for column in self.values[label].T:
             e = estimate(column, bounds)
@@ -299,6 +357,7 @@ class Curves:
                 label: np.array([running_mean(row, window) for row in table])
                 for label, table in self.values.items()
             },
+            self.metric,
         )
 
 
@@ -338,7 +397,8 @@ def curves(records: Iterable[Record], field: str, labels: Sequence[str] | None =
     array([[0. , 0.5]])
     """
     found: dict[tuple[str, int, int], float] = {}
-    for record in records:
+    lines = list(records)
+    for record in lines:
         value = value_of(record, field)
         if value is not None:
             found[record["scheduler"], int(record["seed"]), int(record["server_round"])] = value
@@ -351,7 +411,7 @@ def curves(records: Iterable[Record], field: str, labels: Sequence[str] | None =
     for (name, seed, r), value in found.items():
         if name in values:
             values[name][row[seed], position[r]] = value
-    return Curves(field, np.array(rounds, dtype=np.intp), tuple(seeds), values)
+    return Curves(field, np.array(rounds, dtype=np.intp), tuple(seeds), values, metric_of(lines))
 
 
 def value_of(record: Record, field: str) -> float | None:
@@ -382,6 +442,8 @@ class Row:
         Their p-values by field, corrected by Holm's method over the schedulers of the table.
     left_out
         Seeds by field whose value is no finite number, and does not count.
+    metric
+        The metric by which clients are judged.
 
     Examples
     --------
@@ -396,6 +458,7 @@ class Row:
     differences: dict[str, Estimate]
     p: dict[str, float]
     left_out: dict[str, tuple[int, ...]]
+    metric: str = "accuracy"
 
 
 def summarise(
@@ -422,8 +485,9 @@ def summarise(
     """
     lines = list(records)
     seeds = sorted({int(record["seed"]) for record in lines})
-    rows = [Row(label, {}, {}, {}, {}) for label in labels]
-    for field, metric in METRICS.items():
+    judged = metric_of(lines)
+    rows = [Row(label, {}, {}, {}, {}, judged) for label in labels]
+    for field, metric in metrics_of(judged).items():
         found = curves(lines, field, labels)
         last = found.last()
         shown = any(np.isfinite(numbers).any() for numbers in last.values())
@@ -439,7 +503,7 @@ def summarise(
             continue
         others = [row for row in rows if row.label != baseline]
         for row in others:
-            row.differences[field] = paired(last[row.label], last[baseline])
+            row.differences[field] = paired(last[row.label], last[baseline], metric.bounds)
         p = corrected({row.label: row.differences[field] for row in others})
         for row in others:
             if row.label in p:

@@ -6,7 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from adcs.experiments.statistics import COMPARED, FEWEST, LEVEL, METRICS, Estimate, Row
+from adcs.experiments.statistics import (
+    COMPARED,
+    FEWEST,
+    LEVEL,
+    METRICS,
+    Estimate,
+    Row,
+    metrics_of,
+)
+from adcs.metrics import CLIENT_METRICS
 
 
 def format_number(value: float, field: str) -> str:
@@ -112,8 +121,14 @@ def summary_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     (['scheduler', 'worst'], [['ADCS', '0.600']])
     """
     shown = [f for f in METRICS if any(row.cells[f].n for row in rows)]
-    heads = ["scheduler", *[METRICS[f].heading for f in shown]]
+    heads = ["scheduler", *_headings(rows, shown)]
     return heads, [[row.label, *[format_estimate(row.cells[f], f) for f in shown]] for row in rows]
+
+
+def _headings(rows: Sequence[Row], fields: Sequence[str]) -> list[str]:
+    """Return the headings of columns; they name the metric of clients unless it is accuracy."""
+    known = metrics_of(rows[0].metric) if rows else METRICS
+    return [known[field].heading for field in fields]
 
 
 def difference_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -123,7 +138,7 @@ def difference_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """
     lines = [row for row in rows if row.differences]
     shown = [f for f in COMPARED if any(row.differences[f].n for row in lines)]
-    heads = ["scheduler", *[METRICS[f].heading for f in shown]]
+    heads = ["scheduler", *_headings(rows, shown)]
     cells = [
         [row.label, *[format_difference(row.differences[f], row.p.get(f)) for f in shown]]
         for row in lines
@@ -131,8 +146,8 @@ def difference_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     return heads, cells if shown else []
 
 
-def table_note(seeds: Sequence[int]) -> str:
-    """Return what the cells of a comparison's table are.
+def table_note(seeds: Sequence[int], metric: str = "accuracy") -> str:
+    """Return what the cells of a comparison's table are; `metric` is that of clients.
 
     >>> table_note([0]), table_note([3, 4])
     ('One seed: there are no intervals (--seeds 5 gives them).', 'Cells give seed 3 / seed 4, and
@@ -148,28 +163,35 @@ def table_note(seeds: Sequence[int]) -> str:
             f"Cells give {which}, and one value where both agree: two seeds give no interval "
             "(--seeds 5 does)."
         )
+    bounds = "0 and 1 for accuracies, TV and Jain, 0 and 0.5 for std, 0 for costs"
+    if metric != "accuracy":
+        judged = CLIENT_METRICS[metric]
+        own = "0 for" if judged.bounds[1] == math.inf else "0 and 1 for"
+        bounds = f"{own} {judged.label}, 0 and 1 for TV and Jain, 0 for std and costs"
     return (
         f"± is half the width of the 95 % Student interval of the mean over {len(seeds)} seeds. An "
-        "interval that would pass a bound of its quantity (0 and 1 for accuracies, TV and Jain, 0 "
-        "and 0.5 for std, 0 for costs) is cut off there; then both ends are given."
+        f"interval that would pass a bound of its quantity ({bounds}) is cut off there; then both "
+        "ends are given."
     )
 
 
 def difference_note(rows: Sequence[Row]) -> str:
     """Return what the cells of the differences are."""
+    judged = CLIENT_METRICS[rows[0].metric if rows else "accuracy"]
+    lower = f" Less {judged.label} is better, so gains are negative." * judged.lower_is_better
     count = max((sum(f in row.p for row in rows) for f in COMPARED), default=0)
     if count == 0:
-        return "Cells give the difference at each seed: two seeds give no interval."
+        return "Cells give the difference at each seed: two seeds give no interval." + lower
     text = (
         "Differences are taken seed by seed. Brackets are 95 % Student intervals, each for its "
         "difference alone. p is that of the paired, two-sided t-test"
     )
     if count == 1:
-        return f"{text}."
+        return f"{text}.{lower}"
     return (
         f"{text}, corrected by Holm's method for the {count} schedulers that a column compares "
         f"with the baseline: the probability that a column has p < {LEVEL} for any scheduler "
-        f"without a difference is at most {LEVEL}."
+        f"without a difference is at most {LEVEL}.{lower}"
     )
 
 
@@ -184,7 +206,7 @@ def left_out_note(rows: Sequence[Row]) -> str:
     for row in rows:
         fields: dict[tuple[int, ...], list[str]] = {}
         for field, seeds in row.left_out.items():
-            fields.setdefault(seeds, []).append(METRICS[field].heading)
+            fields.setdefault(seeds, []).append(metrics_of(row.metric)[field].heading)
         found = [f"at {seed_names(seeds)} ({', '.join(names)})" for seeds, names in fields.items()]
         if found:
             parts.append(f"{row.label} {', '.join(found)}")

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from adcs.simulation.aggregation import Aggregation, ClippedMean, Mean, Median, TrimmedMean
 from adcs.simulation.costs import RoundCosts
-from adcs.simulation.datasets import Dataset, from_arrays, from_npz, load
+from adcs.simulation.datasets import (
+    Dataset,
+    from_arrays,
+    from_clients,
+    from_folder,
+    from_leaf,
+    from_npz,
+    from_partitions,
+    load,
+)
 from adcs.simulation.engine import Run, Simulation
 from adcs.simulation.federation import Federation
 from adcs.simulation.local_training import ClientResult, ClientWork, LocalSGD, LocalTraining
@@ -53,7 +62,11 @@ __all__ = [
     "TrainingFailed",
     "TrimmedMean",
     "from_arrays",
+    "from_clients",
+    "from_folder",
+    "from_leaf",
     "from_npz",
+    "from_partitions",
     "load",
     "make_partition",
     "read_trace",

@@ -538,7 +538,7 @@ class Simulation:
         return entries
 
     def evaluate(self, *, final: bool = False) -> list[dict[str, Any]]:
-        """Return a record of each run: accuracies, and what was spent and selected so far.
+        """Return a record of each run: metric, costs and selections so far.
 
         Parameters
         ----------
@@ -549,12 +549,14 @@ class Simulation:
         groups = self.federation.groups
         n = len(self.federation.clients)
         tests = self.federation.test(self.model, self.parameters)
-        for run, (accuracy, losses) in zip(self.runs, tests, strict=True):
+        metric = self.federation.metric
+        for run, (values, losses) in zip(self.runs, tests, strict=True):
             record: dict[str, Any] = {
                 "scheduler": run.name,
                 "seed": self.seed,
                 "server_round": self.server_round,
-                **metrics.summary(accuracy),
+                **({"metric": metric} if metric != "accuracy" else {}),
+                **self.federation.summary(values),
                 "test_loss": float(losses.mean()),
                 "jain": metrics.jain(run.counts),
                 **run.ledger.as_dict(),
@@ -567,7 +569,7 @@ class Simulation:
                 record["group_ratios"] = ratios
                 record["tv"] = metrics.total_variation(ratios) if run.counts.any() else None
             if n <= PER_CLIENT_LIMIT or final:
-                record["accuracy"] = accuracy
+                record[metric] = values
                 record["losses"] = losses
                 record["counts"] = run.counts.copy()
             records.append(record)

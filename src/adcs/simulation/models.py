@@ -224,6 +224,8 @@ class MLP:
         Numbers of inputs and outputs.
     hidden
         Sizes of the hidden layers.
+    task
+        "classification" with cross-entropy, or "regression" with the squared error of one output.
 
     Examples
     --------
@@ -237,7 +239,14 @@ class MLP:
     2.3026
     """
 
-    def __init__(self, features: int, classes: int, hidden: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        hidden: Sequence[int] = (),
+        task: str = "classification",
+    ) -> None:
+        self.loss = _squared_error if task == "regression" else _cross_entropy
         self.widths = (features, *hidden, classes)
         self.size = sum(a * b + b for a, b in pairwise(self.widths))
         self.output_bias = slice(self.size - classes, self.size)
@@ -254,7 +263,7 @@ class MLP:
     def loss_and_gradient(
         self, w: FloatArray, x: FloatArray, y: Labels
     ) -> tuple[float, FloatArray]:
-        """Return the mean cross-entropy over a batch and its gradient."""
+        """Return the mean loss over a batch and its gradient."""
         losses, gradients = self.stacked(w[None], x[None], y[None])
         return float(losses[0]), gradients[0]
 
@@ -288,7 +297,7 @@ class MLP:
             inputs.append(np.maximum(outputs, 0))
         weight, bias = layers[-1]
         logits = np.matmul(inputs[-1], weight.transpose(0, 2, 1)) + bias[:, None]
-        delta, losses = _cross_entropy(logits, y)
+        delta, losses = self.loss(logits, y)
         delta /= x.shape[1]
         gradients = np.empty_like(ws)
         slots = self._layers(gradients)
@@ -330,13 +339,13 @@ class _WidePass:
         self._deltas: list[FloatArray] = []
         if len(self._layers) == 1:
             self._first_delta: FloatArray | None
-            self._first_delta, self._each = _cross_entropy(first, rows[:, None])
+            self._first_delta, self._each = model.loss(first, rows[:, None])
             return
         outputs = np.ascontiguousarray(first.transpose(1, 0, 2))
         for weight, bias in self._layers[1:]:
             self._inputs.append(np.maximum(outputs, 0))
             outputs = np.matmul(self._inputs[-1], weight.transpose(0, 2, 1)) + bias[:, None]
-        self._last_delta, self._each = _cross_entropy(outputs, rows)
+        self._last_delta, self._each = model.loss(outputs, rows)
         self._first_delta = None
 
     @cached_property
@@ -414,3 +423,12 @@ def _cross_entropy(logits: FloatArray, y: Labels) -> tuple[FloatArray, FloatArra
     z /= total[:, None]
     flat[own] -= 1
     return z.reshape(logits.shape), losses.reshape(shape)
+
+
+def _squared_error(outputs: FloatArray, y: Labels) -> tuple[FloatArray, FloatArray]:
+    """Return the derivative of the squared error by the outputs, written over them, and each."""
+    error = outputs[..., 0]
+    error -= y
+    losses = error**2
+    error *= 2
+    return outputs, losses

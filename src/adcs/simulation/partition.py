@@ -1,4 +1,4 @@
-"""Partitions of a data set among clients: by class, Dirichlet, shards, IID.
+"""Partitions of a data set among clients: natural, by class, Dirichlet, shards, IID.
 
 A new kind is a function of (dataset, clients, settings, seed) and an entry of `KINDS`.
 """
@@ -20,6 +20,9 @@ Rng = np.random.Generator
 
 LEAST_TEST = 10  # the smallest number of test examples of a client, if the data set has them
 
+OF_CLASSES = ("by-class", "dirichlet", "shards")
+"""The kinds that go by the classes of examples."""
+
 EXAMPLES = {"alpha": 0.5}
 """Values that errors suggest for settings without a default."""
 
@@ -34,6 +37,8 @@ class Partition:
         Indices into the data set's training and test examples; none is empty.
     groups : int array, or None
         The group of each client, where the partition has groups.
+    names : tuple of str
+        The name of each client, where the data has clients of its own.
 
     Examples
     --------
@@ -47,12 +52,14 @@ class Partition:
     train: tuple[IndexArray, ...]
     test: tuple[IndexArray, ...]
     groups: IndexArray | None = None
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, parts in (("training", self.train), ("test", self.test)):
             for client, part in enumerate(parts):
                 if part.size == 0:
-                    raise ValueError(f"client {client} has no {name} examples")
+                    which = repr(self.names[client]) if self.names else client
+                    raise ValueError(f"client {which} has no {name} examples")
         clients = len(self.train)
         if len(self.test) != clients or (self.groups is not None and self.groups.size != clients):
             raise ValueError("train, test and groups are not of one length")
@@ -70,7 +77,7 @@ def make_partition(
     ----------
     dataset : Dataset
     kind : str
-        ``by-class``, ``dirichlet``, ``shards`` or ``iid``.
+        ``by-class``, ``dirichlet``, ``shards``, ``iid`` or ``natural``.
     clients : int
         Number of clients.
     seed : int
@@ -85,7 +92,13 @@ def make_partition(
     20
     """
     check_settings(kind, settings)
-    return KINDS[_named(kind)](dataset, clients, seed=seed, **settings)
+    name = _named(kind)
+    if dataset.task == "regression" and name in OF_CLASSES:
+        raise ValueError(
+            f"a {name} partition is one of classes, and {dataset.name} is a regression; take "
+            "--partition iid, or natural where the data has clients of its own"
+        )
+    return KINDS[name](dataset, clients, seed=seed, **settings)
 
 
 def check_settings(kind: str, settings: Iterable[str]) -> dict[str, Any]:
@@ -316,11 +329,70 @@ def shards(dataset: Dataset, clients: int, *, per_client: int = 2, seed: int) ->
     return Partition(tuple(train), _matching_tests(dataset, table, rng))
 
 
+def natural(dataset: Dataset, clients: int, *, choice: str = "largest", seed: int) -> Partition:
+    """Return the data's own clients, such as writers, speakers or devices.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With clients of its own (`Dataset.clients`).
+    clients : int
+        N, at most as many as the data has. Those chosen keep the order that they have there.
+    choice : {"largest", "random"}
+        Which clients are taken where N is below their number: those with most training examples
+        (of equal ones the first), or some at random, others at each seed.
+    seed : int
+
+    Examples
+    --------
+    >>> from adcs.simulation.datasets import from_clients
+    >>> x, y = np.eye(4), [0, 1, 0, 1]
+    >>> held = {"ann": ((x[:2], y[:2]), (x, y)), "bob": ((x, y), (x, y))}
+    >>> natural(from_clients(held), 1, seed=0).names
+    ('bob',)
+    """
+    if dataset.clients is None:
+        others = ", ".join(kind for kind in KINDS if kind != "natural")
+        raise ValueError(
+            f"{dataset.name} has no clients of its own; take another --partition ({others})"
+        )
+    there = len(dataset.client_names)
+    if not 1 <= clients <= there:
+        raise ValueError(
+            f"clients is {clients}; {dataset.name} has {there} of its own, so it is from 1 to "
+            f"{there}"
+        )
+    if choice not in ("largest", "random"):
+        raise ValueError(f"choice is {choice!r}; it is 'largest' or 'random'")
+    train, test = (_by_owner(owner, there) for owner in dataset.clients)
+    if choice == "random":
+        order = np.random.default_rng(seed).permutation(there)
+    else:
+        order = np.argsort([-part.size for part in train], kind="stable")
+    kept = np.sort(order[:clients]).tolist()
+    return Partition(
+        tuple(train[i] for i in kept),
+        tuple(test[i] for i in kept),
+        names=tuple(dataset.client_names[i] for i in kept),
+    )
+
+
+def _by_owner(owner: IndexArray, clients: int) -> list[IndexArray]:
+    """Return the positions of each client's examples.
+
+    >>> _by_owner(np.array([1, 0, 1]), 2)
+    [array([1]), array([0, 2])]
+    """
+    order = np.argsort(owner, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
+
+
 KINDS: dict[str, Callable[..., Partition]] = {
     "by-class": by_class,
     "dirichlet": dirichlet,
     "shards": shards,
     "iid": iid,
+    "natural": natural,
 }
 
 

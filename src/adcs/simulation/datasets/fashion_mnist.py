@@ -6,10 +6,7 @@ The sums are those of the uncompressed files: archives differ by compressor.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import logging
-import os
-import shutil
 import subprocess
 import tempfile
 import zlib
@@ -21,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adcs.run_folder import write_atomically
+from adcs.simulation.datasets.cache import DataUnavailable, cache_folder, keep
+from adcs.simulation.datasets.packages import apt_download, check_sha256, unpack_deb
 
 log = logging.getLogger(__name__)
 
@@ -52,22 +50,6 @@ LABELS = (
 )
 
 Images = NDArray[np.uint8]
-
-
-class DataUnavailable(RuntimeError):
-    """A data set is unavailable; the message says what was tried and how to get it by hand."""
-
-
-def cache_folder() -> Path:
-    """Return the folder that fetched data are kept in: $ADCS_CACHE, or `adcs` in the user's cache.
-
-    >>> "ADCS_CACHE" in os.environ or cache_folder().name == "adcs"
-    True
-    """
-    if named := os.environ.get("ADCS_CACHE"):
-        return Path(named)
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(caches) / "adcs"
 
 
 def candidate_folders(folder: str | Path | None = None) -> list[tuple[str, Path]]:
@@ -117,8 +99,7 @@ def _read(folder: Path) -> dict[str, Images]:
             raise OSError(f"{path.name} is damaged ({error})") from error
         if len(data) > LARGEST:
             raise OSError(f"{path.name} holds more than {LARGEST:,} bytes")
-        if (found := hashlib.sha256(data).hexdigest()) != expected:
-            raise OSError(f"{path.name} has SHA-256 {found[:12]}…, not {expected[:12]}…")
+        check_sha256(path.name, data, expected)
         # IDX: two zero bytes, the type (8 is uint8), the number of axes, then their lengths.
         axes = data[3]
         shape = np.frombuffer(data, ">i4", axes, offset=4)
@@ -175,87 +156,14 @@ def obtain(folder: str | Path | None = None) -> tuple[dict[str, Images], str]:
 
 def _keep(fetched: Path) -> str:
     """Copy the files into the cache and say so; without a writable cache, warn and go on."""
-    target = cache_folder() / "fashion-mnist"
-    try:
-        _make_private(target)
-        for stem in SHA256:
-            source = _find(stem, fetched)
-            write_atomically(target / source.name, source.read_bytes())
-    except OSError as error:
-        log.warning("Fashion-MNIST will be fetched again next time: %s", error)
-        return f"not kept: {error}"
-    log.info("kept in %s", target)
-    return f"kept in {target}"
-
-
-def _make_private(folder: Path) -> None:
-    """Make a folder and its parents, those that do not exist for their owner alone.
-
-    An existing folder that everybody may write into is refused.
-    """
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    for path in reversed(missing):
-        path.mkdir(exist_ok=True)
-        path.chmod(0o700)  # whatever the umask is
-    if folder.stat().st_mode & 0o002:
-        raise OSError(f"{folder} may be written into by everybody")
+    files = {path.name: path.read_bytes() for path in (_find(stem, fetched) for stem in SHA256)}
+    return keep(cache_folder() / "fashion-mnist", files, "Fashion-MNIST")
 
 
 def _from_apt(scratch: Path) -> Path:
     """Download Debian's package and unpack it into a scratch folder; needs no root."""
-    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        raise OSError("apt-get and dpkg-deb are not on this machine")
-    # As root, apt would hand downloads to a user who may not write into the scratch folder.
-    download = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=0"]
-    download += ["-o", "Acquire::http::Timeout=15", "-o", "Acquire::https::Timeout=15"]
-    try:
-        _run([*download, "download", PACKAGE], scratch)
-    except OSError:
-        # The machine's package lists are empty or old, and only root may renew them: use our own.
-        for part in ("state/lists/partial", "cache/archives/partial"):
-            (scratch / part).mkdir(parents=True)
-        download += [
-            "-o",
-            f"Dir::State={scratch / 'state'}",
-            "-o",
-            f"Dir::Cache={scratch / 'cache'}",
-        ]
-        download += [
-            "-o",
-            "Dir::State::status=/var/lib/dpkg/status",
-            "-o",
-            "Acquire::Languages=none",
-        ]
-        log.info("renewing a private copy of apt's package lists")
-        complaint = ""
-        try:
-            _run([*download, "-o", "APT::Update::Error-Mode=any", "update"], scratch)
-        except OSError as error:
-            complaint = f" (after {error})"  # one bad source among several need not matter
-        try:
-            _run([*download, "download", PACKAGE], scratch)
-        except OSError as error:
-            raise OSError(f"{error}{complaint}") from error
-    [package] = scratch.glob(f"{PACKAGE}_*.deb")
-    _run(["dpkg-deb", "-x", str(package), "unpacked"], scratch)
-    return scratch / "unpacked" / DEBIAN.relative_to("/")
-
-
-def _run(command: list[str], folder: Path) -> None:
-    """Run a command in a folder; OSError with the last line it wrote to stderr if it fails."""
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "LC_ALL": "C"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise OSError(f"{command[0]}: {lines[-1]}")
+    unpacked = unpack_deb(apt_download(PACKAGE, scratch), scratch)
+    return unpacked / DEBIAN.relative_to("/")
 
 
 def _from_https(scratch: Path) -> Path:

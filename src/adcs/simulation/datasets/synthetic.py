@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -116,24 +115,3 @@ def synthetic(
         groups=(train, test),
         source="made on the spot",
     )
-
-
-def settings_of(text: str) -> dict[str, Any]:
-    """Return the settings of `synthetic` from text.
-
-    >>> settings_of("clusters=5,mu=0.1")
-    {'clusters': 5, 'mu': 0.1}
-    """
-    settings: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
-        if name not in SETTINGS:
-            raise ValueError(
-                f"{name!r} is no setting of synthetic; there are {', '.join(SETTINGS)}"
-            )
-        try:
-            settings[name] = SETTINGS[name](value)
-        except ValueError:
-            kind = "whole number" if SETTINGS[name] is int else "number"
-            raise ValueError(f"{name} of synthetic is {value!r}, not a {kind}") from None
-    return settings
