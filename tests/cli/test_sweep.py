@@ -88,7 +88,7 @@ def test_parts_are_run_and_merged(tmp_path: Path, command: str) -> None:
         (["sweep", "-s", "ADCS", "--grid", "theta"], "must look like theta=0.2,0.5,0.8"),
         (["sweep", "-s", "ADCS", "--grid", "thet=1"], "did you mean theta?"),
         (["sweep", "-s", "ADCS", "--grid", "m=2", "--grid", "m=3"], "--grid has m twice"),
-        (["sweep", "-s", "ADCS", "--grid", "m=2", "--metric", "wurst"], "did you mean worst?"),
+        (["sweep", "-s", "ADCS", "--grid", "m=2", "--best-by", "wurst"], "did you mean worst?"),
         (["sweep", "-s", "ADCS", "--grid", "m=2", "--part", "3/2"], "1 <= i <= n, got 3 of 2"),
         (["compare", "--part", "3/2"], "--part must be i of n with 1 <= i <= n, got 3 of 2"),
         (["compare", "--part", "0/2"], "1 <= i <= n, got 0 of 2"),

@@ -146,12 +146,12 @@ def test_the_best_point_is_that_of_the_records(tmp_path: Path) -> None:
     assert "![sweep](figures/sweep.png)" in text
 
 
-def test_values_may_be_lists(tmp_path: Path) -> None:
-    sweep = Sweep.create(grid(hidden=[[], [4, 4]]), tmp_path / "s")
+def test_models_may_be_swept(tmp_path: Path) -> None:
+    sweep = Sweep.create(grid(model=["softmax", "mlp:4,4"]), tmp_path / "s")
     sweep.run(progress=False)
     assert [point.name for point in Sweep.open(tmp_path / "s").grid.points] == [
-        "hidden=[]",
-        "hidden=[4, 4]",
+        "model=softmax",
+        "model=mlp:4,4",
     ]
     assert (tmp_path / "s" / "figures" / "sweep.png").is_file()
 

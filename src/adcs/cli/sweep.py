@@ -45,10 +45,10 @@ def sweep(
             panel="Grid",
         ),
     ] = None,
-    metric: Annotated[
+    best_by: Annotated[
         str | None,
         panel_option(
-            "--metric",
+            "--best-by",
             help=f"Metric of the best point: {', '.join(COMPARED)}.",
             panel="Grid",
             default="worst",
@@ -82,7 +82,7 @@ def sweep(
     if cluster is not None:
         check_address(cluster)
     if resume is not None:
-        others = {"config": config, "out": out, "part": part, "grid": grid, "metric": metric}
+        others = {"config": config, "out": out, "part": part, "grid": grid, "best_by": best_by}
         refuse_with_resume(resume, given, others)
         found = Sweep.open(resume)
     else:
@@ -90,7 +90,7 @@ def sweep(
         experiment = from_dict(merged(config, given))
         check_folder(experiment.data.name, experiment.data.folder)
         found = Sweep.create(
-            made_grid(experiment, grid or []), out, metric=metric or "worst", part=which
+            made_grid(experiment, grid or []), out, metric=best_by or "worst", part=which
         )
     with resumable(found.folder, resume_command("sweep", found.folder, cluster)):
         show_status(f"results go to {found.folder}")

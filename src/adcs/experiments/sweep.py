@@ -29,7 +29,7 @@ from adcs.experiments.merge import SWEEP
 from adcs.experiments.report import is_png, setting
 from adcs.experiments.runner import Progress, check_part, tasks
 from adcs.experiments.specs import SCHEDULER, parts
-from adcs.experiments.statistics import COMPARED, METRICS, Estimate
+from adcs.experiments.statistics import COMPARED, Estimate, Metric, metrics_of
 from adcs.experiments.sweep_figure import LARGEST, sweep_figure
 from adcs.experiments.validation import check_value
 from adcs.run_folder import next_folder, plain, read_json, refuse_foreign, write_atomically
@@ -382,9 +382,13 @@ class Sweep:
         return {point.name: rows[point.run - 1][point.label].cells for point in self.grid.points}
 
     @property
+    def _metrics(self) -> dict[str, Metric]:
+        return metrics_of(self.grid.experiment.metric)
+
+    @property
     def best(self) -> Point:
         """The point of the best mean of the metric; the first of equal ones."""
-        sign = -1.0 if getattr(METRICS[self.metric], "lower_is_better", False) else 1.0
+        sign = -1.0 if self._metrics[self.metric].lower_is_better else 1.0
         found = [
             (sign * self.estimates[point.name][self.metric].mean, point)
             for point in self.grid.points
@@ -408,7 +412,7 @@ class Sweep:
     def conclusion(self) -> str:
         """Return the best point in words, and what its number is worth."""
         points, seeds = len(self.grid.points), self.grid.experiment.run.seeds
-        best, metric = self.best, METRICS[self.metric]
+        best, metric = self.best, self._metrics[self.metric]
         value = tables.format_estimate(self.estimates[best.name][self.metric], self.metric)
         text = f"Best of {points} points by {metric.heading}: {best.name}, {value}"
         text += f" over {seeds} seeds" if seeds > 1 else " at one seed"
@@ -429,8 +433,8 @@ class Sweep:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return headings and cells of the table, a line for each point."""
         cells = self.estimates
-        metrics = [name for name in METRICS if any(found[name].n for found in cells.values())]
-        heads = ["point", *[METRICS[name].heading for name in metrics]]
+        metrics = [name for name in self._metrics if any(found[name].n for found in cells.values())]
+        heads = ["point", *[self._metrics[name].heading for name in metrics]]
         rows = [
             [point, *[tables.format_estimate(found[name], name) for name in metrics]]
             for point, found in cells.items()
@@ -454,9 +458,10 @@ class Sweep:
         values = {_key(point.settings.values()): cells[point.name][self.metric] for point in points}
         best = _key(self.best.settings.values())
         axes = {name: _key(each) for name, each in self.grid.axes.items()}
-        title = f"{self.grid.label}: {METRICS[self.metric].label}"
+        metric = self._metrics[self.metric]
+        title = f"{self.grid.label}: {metric.label}"
         stem = self.folder / "figures" / "sweep"
-        figure = sweep_figure(stem, title, self.metric, axes, values, best)
+        figure = sweep_figure(stem, title, metric.label, axes, values, best)
         drawn = (
             "\n".join(f"![{path.stem}](figures/{path.name})" for path in figure if is_png(path))
             or f"A grid of more than {LARGEST} maps is not drawn."

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from adcs.experiments.figures import add_title, mathtext, save_figure, subplots, write_csv
-from adcs.experiments.statistics import METRICS, Estimate
+from adcs.experiments.statistics import Estimate
 from adcs.experiments.tables import format_estimate
 
 LARGEST = 9
@@ -38,7 +38,7 @@ def sweep_figure(
     stem
         The files' path without its suffix.
     title, metric
-        Above the figure, and the name of the metric.
+        Above the figure, and the label of the metric.
     axes
         The values of each axis by name.
     values
@@ -92,7 +92,7 @@ def _line(
     ax.set_xticks(x, [str(settings[i]) for i in order])
     ax.minorticks_off()
     ax.set_xlabel(name)
-    ax.set_ylabel(mathtext(METRICS[metric].label))
+    ax.set_ylabel(mathtext(metric))
     ax.grid(alpha=0.3, linewidth=0.5)
     note = "bars: 95 % interval, " if any(e.half for e in estimates) else ""
     add_title(figure, f"{title}\n{note}circle: the best mean")
@@ -129,7 +129,7 @@ def _maps(
             i, j = rows.index(point[down]), columns.index(point[across])
             matrix[i, j] = e.mean
             share = (e.mean - low) / ((high - low) or 1.0)
-            text = format_estimate(e, metric).replace(" ", "\n", 1) if e.half else f"{e.mean:.3f}"
+            text = format_estimate(e, "share").replace(" ", "\n", 1) if e.half else f"{e.mean:.3f}"
             ax.text(
                 j, i, text, ha="center", va="center", fontsize=8,
                 color="black" if share > 0.6 else "white",
@@ -146,7 +146,7 @@ def _maps(
         ax.set_title(mathtext(", ".join(words)), fontsize=9)
     for ax in flat[len(combinations) :]:
         ax.set_visible(False)
-    figure.colorbar(image, ax=flat[: len(combinations)], label=mathtext(METRICS[metric].label))
+    figure.colorbar(image, ax=flat[: len(combinations)], label=mathtext(metric))
     note = "with 95 % intervals, " if any(e.half for e in values.values()) else ""
     add_title(figure, f"{title}\n{note}red: the best mean")
     return figure
