@@ -48,10 +48,37 @@ def test_losses_of_clients_without_reports_are_predicted() -> None:
         model -= rate * step
         tracker.predict(gradients @ step)
         tracker.update(np.arange(3), 100.0 + gradients[:3] @ model, server_round)
-    truth = 100.0 + gradients @ model
-    # The first step was taken before the scale could be estimated.
-    missed = rate * (gradients[3:] @ gradients[:3].mean(axis=0))
-    np.testing.assert_allclose(tracker.loss[3:] - missed, truth[3:], rtol=1e-9)
+    np.testing.assert_allclose(tracker.estimate(39), 100.0 + gradients @ model, rtol=1e-9)
+    assert tracker.slopes == pytest.approx((rate, 0.0), abs=1e-9)
+
+
+def test_a_common_trend_is_no_first_order_fall() -> None:
+    """Losses fall by half of what the first order says: the trend takes back the other half."""
+    rng = np.random.default_rng(3)
+    n, rate, trend = 30, 0.05, -0.02
+    losses = np.full(n, 50.0)
+    tracker = LossTracker()
+    tracker.update(np.arange(n), losses, 0)
+    for server_round in range(1, 200):
+        products = rng.uniform(0.2, 1.0, n)
+        losses = losses - rate * products - trend
+        tracker.predict(products)
+        heard = np.sort(rng.permutation(n)[:6])
+        tracker.update(heard, losses[heard], server_round)
+    assert tracker.slopes == pytest.approx((rate, trend), rel=1e-6)
+    np.testing.assert_allclose(tracker.estimate(199), losses, rtol=1e-9)
+
+
+def test_losses_that_rise_along_the_step_have_no_first_order_fall() -> None:
+    rng = np.random.default_rng(4)
+    tracker, losses = LossTracker(), np.full(10, 5.0)
+    tracker.update(np.arange(10), losses, 0)
+    for server_round in range(1, 30):
+        products = rng.uniform(0.0, 1.0, 10)
+        losses = losses + 0.1 * products
+        tracker.predict(products)
+        tracker.update(np.arange(10), losses, server_round)
+    assert tracker.slopes[0] == 0.0
 
 
 def test_one_false_report_hardly_changes_noise_and_drift() -> None:
@@ -96,10 +123,11 @@ def test_the_gain_grows_with_the_age_of_the_estimate(later):
     loss, variance = tracker.loss.copy(), tracker.variance(3)
     tracker.update(clients, reported, later)
     noise, drift = tracker.noise
+    expected = loss[clients] - tracker.slopes[1] * (later - 3)
     before = variance[clients] + drift * (later - 3)
     gain = before / (before + noise)
     np.testing.assert_allclose(
-        tracker.loss[clients], loss[clients] + gain * (reported - loss[clients])
+        tracker.loss[clients], expected + gain * (reported - expected)
     )
     np.testing.assert_allclose(tracker.variance(later)[clients], (1.0 - gain) * before)
     assert tracker.reported_at[clients].tolist() == [later, later]

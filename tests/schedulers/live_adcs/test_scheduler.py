@@ -111,7 +111,7 @@ def test_one_liar_does_not_hide_the_differences_of_others(lie: dict[str, float])
     fake = FakeClients(range(12))
     rng = np.random.default_rng(3)
     losses = np.linspace(1.0, 2.0, 12)
-    scheduler = adcs.LiveADCS()
+    scheduler = adcs.LiveADCS(max_share=None)
     for server_round in range(60):
         reports = {
             c: replace(
@@ -299,7 +299,7 @@ def test_the_unit_of_losses_does_not_matter_for_probes():
         return seen
 
     rounds = run(1.0)
-    assert sum(len(asked) for asked, _ in rounds) > 15  # some are probed again
+    assert sum(len(asked) for asked, _ in rounds) > 12  # some are probed again
     assert run(2.0**-8) == rounds
     assert run(2.0**8) == rounds
 

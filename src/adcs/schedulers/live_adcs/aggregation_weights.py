@@ -8,7 +8,7 @@ from scipy.linalg import cholesky, solve_triangular
 from adcs._types import Float64Array, IndexArray
 
 RIDGE = 0.03
-"""Noise assumed in an update, as a fraction of the mean squared norm."""
+"""Pull of all weights towards equal ones, as a fraction of the mean squared norm."""
 
 LEAST_WEIGHT = 0.02
 """No chosen client has less than this fraction of an equal weight."""
@@ -19,15 +19,24 @@ MAX_EXPONENT = 500.0
 MAX_NORM_RATIO = 5.0
 """No update counts as longer than this many times the median."""
 
+SUM_PENALTY = 100.0
+"""How much more than an update, in root mean squares, an error of the sum of weights counts."""
+
 
 def fitted_weights(
-    cosines: Float64Array, norms: Float64Array, log_shares: Float64Array, chosen: IndexArray
+    cosines: Float64Array,
+    norms: Float64Array,
+    log_shares: Float64Array,
+    chosen: IndexArray,
+    persistence: float = 1.0,
 ) -> Float64Array:
     """Return weights with which the step of the chosen clients is nearest to the step of all.
 
     Least squares in the geometry of the updates: sum_S w_i u_i approximates sum_j p_j u_j over all
-    clients, with w >= 0 and p_j proportional to exp(log_shares_j). The result is scaled to a sum
-    of one, and then no weight is left below `LEAST_WEIGHT` of an equal one.
+    clients, with w >= 0, sum w = 1 and p_j proportional to exp(log_shares_j). Of a held update only
+    the part that persists is the client's next one; the rest is noise, which no other client's
+    update represents and which equal weights average best. So the less persists, the nearer are
+    the weights to equal ones. At the end no weight is left below `LEAST_WEIGHT` of an equal one.
 
     Parameters
     ----------
@@ -39,6 +48,8 @@ def fitted_weights(
         Logarithms of what each client counts in the step to approximate, up to a constant.
     chosen
         Positions of the chosen clients among all.
+    persistence
+        The mean cosine between consecutive updates of a client.
 
     Examples
     --------
@@ -47,6 +58,11 @@ def fitted_weights(
     >>> cosines = np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     >>> fitted_weights(cosines, np.ones(3), np.zeros(3), np.array([0, 2])).round(2)
     array([0.66, 0.34])
+
+    Where updates are noise, all count alike.
+
+    >>> fitted_weights(np.eye(2), np.ones(2), np.array([0.0, 1.0]), np.arange(2), 0.0).round(2)
+    array([0.5, 0.5])
     """
     from scipy.optimize import nnls  # here, because `import adcs` is to stay quick
 
@@ -56,13 +72,10 @@ def fitted_weights(
     mean_square = float((norms**2).mean())
     norms = norms / np.sqrt(mean_square) if mean_square > 0.0 else np.ones(norms.size)
     gram = cosines * norms[chosen, None] * norms
-    inner = gram[:, chosen] + RIDGE * np.eye(chosen.size)
-    total = float(shares[chosen].sum())
-    own = shares[chosen] / total if total > 0.0 else np.full(chosen.size, 1.0 / chosen.size)
-    lower = cholesky(inner, lower=True)
-    target = solve_triangular(lower, gram @ shares + RIDGE * own, lower=True)
-    weights, _ = nnls(lower.T, target)
-    if not weights.sum() > 0.0:
-        weights = own
-    weights = weights / weights.sum()
-    return np.asarray(np.maximum(weights, LEAST_WEIGHT / chosen.size))
+    noise = (1.0 - persistence) * norms[chosen] ** 2
+    lower = cholesky(gram[:, chosen] + RIDGE * np.eye(chosen.size), lower=True)
+    target = solve_triangular(lower, gram @ shares - noise * shares[chosen], lower=True)
+    # The last row asks for a sum of one.
+    last = np.full((1, chosen.size), SUM_PENALTY)
+    weights, _ = nnls(np.vstack([lower.T, last]), np.append(target, SUM_PENALTY))
+    return np.asarray(np.maximum(weights / weights.sum(), LEAST_WEIGHT / chosen.size))

@@ -11,6 +11,13 @@ from adcs._types import Float64Array, FloatArray, IndexArray
 from adcs.schedulers.client_dpp import GRAM_LIMIT
 
 
+MEMORY = 0.995
+"""Forgetting factor of comparisons of updates, at each batch of reports."""
+
+MIN_COMPARISONS = 5.0
+"""Persistence is estimated from at least this many comparisons."""
+
+
 class LiveKernel:
     """Directions and norms of clients' last updates; clients are rows, numbered from 0.
 
@@ -41,6 +48,7 @@ class LiveKernel:
         self.unit: FloatArray = np.empty((0, 0))
         self.norms: Float64Array = np.empty(0)
         self._cosines: Float64Array | None = np.empty((0, 0))
+        self._comparisons: Float64Array = np.zeros(2)  # number, and sum of cosines
 
     def update(self, rows: IndexArray, directions: FloatArray, norms: Float64Array) -> None:
         """Replace directions (unit vectors) and norms of rows; new rows continue the numbering."""
@@ -57,6 +65,23 @@ class LiveKernel:
             fresh[np.arange(rows.size), rows] = 1.0
             self._cosines[rows] = fresh
             self._cosines[:, rows] = fresh.T
+
+    def compare(self, rows: IndexArray, directions: FloatArray) -> None:
+        """Compare new directions of rows with those held, for `persistence`; new rows are none."""
+        held = rows < self.norms.size
+        if held.any():
+            cosines = np.einsum("ij,ij->i", self.unit[rows[held]], directions[held])
+            self._comparisons = MEMORY * self._comparisons + [cosines.size, cosines.sum()]
+
+    @property
+    def persistence(self) -> float:
+        """The mean cosine between consecutive updates of a client, from 0 to 1.
+
+        Near 1, a held update says what the client would send now. Near 0, it is noise of
+        mini-batches and local steps. 1 until a few updates have been compared.
+        """
+        count, total = self._comparisons
+        return min(max(float(total / count), 0.0), 1.0) if count >= MIN_COMPARISONS else 1.0
 
     def directions(self, rows: IndexArray) -> FloatArray:
         """Return the unit vectors of rows."""
@@ -102,6 +127,7 @@ class LiveKernel:
             "directions": self.unit.copy(),
             "norms": self.norms.copy(),
             "cosines": None if cosines is None else cosines.copy(),
+            "comparisons": self._comparisons.copy(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -109,3 +135,4 @@ class LiveKernel:
         self.unit = np.array(state["directions"])
         self.norms = np.array(state["norms"])
         self._cosines = None if state["cosines"] is None else np.array(state["cosines"])
+        self._comparisons = np.array(state["comparisons"])

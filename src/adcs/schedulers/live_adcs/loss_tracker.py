@@ -1,8 +1,10 @@
 """Estimates of clients' losses between their reports.
 
 A Kalman filter with one number for each client. A report is a noisy observation of the client's
-loss. Between reports the loss falls, to first order, by eta <u_j, step>, and its variance grows by
-the drift of every round. eta, noise and drift are estimated from the reports.
+loss. Between reports the loss falls by eta times the inner products of the client's update with the
+global steps, which is its first-order fall, and by a trend in each round, which corrects what the
+first order leaves out. Its variance grows by the drift of every round. eta and trend are fitted to
+the falls between reports, noise and drift to what the estimates missed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from adcs._types import Float64Array, IndexArray
 from adcs.reports.report import MAX_VALUE
 
 MEMORY = 0.999
-"""Forgetting factor of the sums behind eta, noise and drift, at each batch of reports."""
+"""Forgetting factor of the sums behind all fits, at each batch of reports."""
 
 OUTLIER_DEVIATIONS = 5.0
 """Clip values beyond this many robust standard deviations: reports are untrusted."""
@@ -34,7 +36,7 @@ class LossTracker:
     Attributes
     ----------
     loss : float64 array
-        The estimated loss of each client.
+        The estimated loss of each client at its last report.
     reported_at : int array
         The round of each client's last report.
 
@@ -47,6 +49,11 @@ class LossTracker:
     >>> tracker.update(np.array([1]), np.array([0.5]), server_round=1)
     >>> tracker.loss
     array([2. , 0.5])
+
+    The loss of client 1 has fallen by 0.5 in a round, so that of client 0 is taken to have as well.
+
+    >>> tracker.estimate(server_round=1)
+    array([1.5, 0.5])
     """
 
     def __init__(self) -> None:
@@ -59,8 +66,9 @@ class LossTracker:
         self._variance: Float64Array = np.empty(0)
         self._reported_loss: Float64Array = np.empty(0)
         self._products: Float64Array = np.empty(0)  # <u_j, step>, summed since the last report
-        # Sums of x y and x x for eta; of 1, age, age^2, e^2 and age e^2 for noise and drift.
-        self._slope_sums: Float64Array = np.zeros(2)
+        # With x the products, a the age and y the fall since a client's last report, the sums of
+        # x x, x a, a a, x y and a y; then, with e what was missed, of 1, a, a a, e e and a e e.
+        self._fall_sums: Float64Array = np.zeros(5)
         self._innovation_sums: Float64Array = np.zeros(5)
 
     def update(self, rows: IndexArray, losses: Float64Array, server_round: int) -> None:
@@ -68,7 +76,7 @@ class LossTracker:
         known = rows < self.loss.size
         old, reported = rows[known], losses[known]
         if old.size:
-            self._estimate(old, reported, server_round)
+            self._fit(old, reported, server_round)
             self._correct(old, reported, server_round)
         if not known.all():
             self.loss = np.append(self.loss, losses[~known])
@@ -80,14 +88,34 @@ class LossTracker:
             self.reported_at = np.append(self.reported_at, now)
 
     def predict(self, products: Float64Array) -> None:
-        """Lower all losses by eta times the inner products <u_j, step> with a global step."""
+        """Take the inner products <u_j, step> of all clients with a global step."""
         self._products += products
-        xy, xx = self._slope_sums
-        with np.errstate(over="ignore"):
-            eta = xy / xx if xy > 0.0 and xx > 0.0 else 0.0
-            if 0.0 < eta < np.inf:
-                # Losses beyond this are not reported, so none is predicted.
-                self.loss = np.clip(self.loss - eta * products, -MAX_VALUE, MAX_VALUE)
+
+    @property
+    def slopes(self) -> tuple[float, float]:
+        """Return eta and the trend: least squares of the falls by products and ages; eta >= 0."""
+        xx, xa, aa, xy, ay = self._fall_sums
+        if not aa > 0.0:
+            return 0.0, 0.0
+        # In units in which both have mean square one, whatever the unit of updates.
+        scale = np.sqrt(xx)
+        if not 0.0 < scale < np.inf:
+            return 0.0, float(ay / aa)
+        cosine = xa / scale / np.sqrt(aa)
+        rest = 1.0 - cosine**2
+        eta = (xy / scale - cosine * ay / np.sqrt(aa)) / rest / scale if rest > 1e-9 else 0.0
+        eta = max(float(eta), 0.0) if np.isfinite(eta) else 0.0
+        return eta, float((ay - eta * xa) / aa)
+
+    def estimate(self, server_round: int, rows: IndexArray | None = None) -> Float64Array:
+        """Return the estimated losses at a round, of all clients or of some."""
+        some = slice(None) if rows is None else rows
+        eta, trend = self.slopes
+        age = np.maximum(server_round - self.reported_at[some], 0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            fall = eta * self._products[some] + trend * age
+        # Losses beyond this are not reported, so none is predicted.
+        return np.clip(self.loss[some] - np.nan_to_num(fall), -MAX_VALUE, MAX_VALUE)
 
     @property
     def noise(self) -> tuple[float, float]:
@@ -116,11 +144,11 @@ class LossTracker:
             return np.full(self.loss.size, np.inf)
         return np.asarray(self._variance + drift * np.maximum(server_round - self.reported_at, 0))
 
-    def _estimate(self, rows: IndexArray, losses: Float64Array, server_round: int) -> None:
-        """Update the sums behind eta, noise and drift."""
+    def _fit(self, rows: IndexArray, losses: Float64Array, server_round: int) -> None:
+        """Update the sums behind eta, trend, noise and drift."""
         x, y = self._products[rows], self._reported_loss[rows] - losses
         age = (server_round - self.reported_at[rows]).astype(np.float64)
-        squares = (losses - self.loss[rows]) ** 2
+        squares = (losses - self.estimate(server_round, rows)) ** 2
         n, *_, e2, _ = self._innovation_sums
         # While there is little to compare with, only gross errors are left out.
         limit = (
@@ -128,12 +156,14 @@ class LossTracker:
             if n >= MIN_SAMPLES
             else GROSS_ERROR_RATIO * float(np.median(squares))
         )
+        a = age
         if limit > 0.0:
             inliers = squares <= limit
-            x, y = x[inliers], y[inliers]
+            x, y, a = x[inliers], y[inliers], age[inliers]
             squares = np.minimum(squares, limit) if n >= MIN_SAMPLES else squares[inliers]
-            age = age if n >= MIN_SAMPLES else age[inliers]
-        self._slope_sums = MEMORY * self._slope_sums + [x @ y, x @ x]
+            age = age if n >= MIN_SAMPLES else a
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._fall_sums = MEMORY * self._fall_sums + [x @ x, x @ a, a @ a, x @ y, a @ y]
         self._innovation_sums = MEMORY * self._innovation_sums + [
             age.size,
             age.sum(),
@@ -155,7 +185,8 @@ class LossTracker:
             prior = np.where(finite, prior, 0.0)
             gain = np.where(finite, prior / np.maximum(prior + noise, 1e-300), 1.0)
             variance = np.where(finite, (1.0 - gain) * prior, noise)
-        self.loss[rows] += gain * (losses - self.loss[rows])
+        expected = self.estimate(server_round, rows)
+        self.loss[rows] = expected + gain * (losses - expected)
         self._variance[rows] = variance
         self._reported_loss[rows] = losses
         self._products[rows] = 0.0

@@ -12,12 +12,13 @@ MAX_QUALITY = 3.0
 
 
 def standardised_loss(
-    losses: Float64Array, variances: Float64Array, unanswered: IndexArray
+    losses: Float64Array, variances: Float64Array, unanswered: IndexArray, normals: Float64Array
 ) -> Float64Array:
-    """Return each loss, plus one standard deviation of its estimate, standardised over clients.
+    """Return a draw from the estimate of each loss, standardised over clients.
 
-    Where losses differ no more than they are uncertain, the variances in the denominator take the
-    weight off quality.
+    A client whose loss is uncertain is sometimes taken for a bad one and then trained, which
+    settles the matter (Thompson sampling). Where losses differ no more than they are uncertain, the
+    variances in the denominator take the weight off quality.
 
     Parameters
     ----------
@@ -25,18 +26,21 @@ def standardised_loss(
         Estimated losses, and the variances of the estimates.
     unanswered
         How often each client was chosen since its last report; each time lowers q by one.
+    normals
+        A standard normal number for each client.
 
     Examples
     --------
-    >>> standardised_loss(np.array([1.0, 2.0, 3.0]), np.zeros(3), np.array([0, 0, 1])).round(3)
+    >>> losses, zeros = np.array([1.0, 2.0, 3.0]), np.zeros(3)
+    >>> standardised_loss(losses, zeros, np.array([0, 0, 1]), zeros).round(3)
     array([-1.225,  0.   ,  0.225])
     """
     losses = clip_outliers(losses)
     spread = float(losses.var())
     variances = np.minimum(variances, spread)
-    upper = losses + np.sqrt(variances)
+    drawn = losses + np.sqrt(variances) * normals
     scale = np.sqrt(spread + variances.mean())
     if scale == 0.0:
         return np.zeros(losses.size)
-    q = (upper - upper.mean()) / scale - unanswered
+    q = (drawn - drawn.mean()) / scale - unanswered
     return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))

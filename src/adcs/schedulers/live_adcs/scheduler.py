@@ -24,6 +24,7 @@ from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
 from adcs.schedulers.live_adcs.participation import Participation
 from adcs.schedulers.live_adcs.probe_budget import ProbeBudget
 from adcs.schedulers.live_adcs.quality import standardised_loss
+from adcs.schedulers.live_adcs.share_limit import ShareLimit
 from adcs.schedulers.live_adcs.waiting import WaitingRule
 from adcs.schedulers.snapshot import check_refresh_every, check_sketch
 from adcs.schedulers.unknown_clients import select_with_unknown
@@ -31,8 +32,11 @@ from adcs.schedulers.unknown_clients import select_with_unknown
 MAX_STEP_NORM_RATIO = 1000.0
 """In predictions no update counts as longer than this many times the median."""
 
-QualityScore = Callable[[Float64Array, Float64Array, IndexArray], Float64Array]
-Weighting = Callable[[Float64Array, Float64Array, Float64Array, IndexArray], Float64Array]
+DRAW = 1
+"""The random stream of draws from the losses' estimates; unknown clients are drawn from stream 0."""
+
+QualityScore = Callable[[Float64Array, Float64Array, IndexArray, Float64Array], Float64Array]
+Weighting = Callable[[Float64Array, Float64Array, Float64Array, IndexArray, float], Float64Array]
 SIGNALS = frozenset({"update", "loss"})
 
 
@@ -51,6 +55,10 @@ class LiveADCS(Scheduler):
     patience
         A client that has not been chosen for patience N / m rounds gets a slot before others;
         None sets no limit.
+    max_share
+        In any rounds that follow each other, a client gets at most 1 + max_share * (their sum of
+        m / number of available clients) slots, whatever it reports; None sets no limit. Slots of
+        required clients, and slots that nobody else could fill, are not counted.
     refresh_every
         A client without a report for this many rounds is probed, within the budget; None sets no
         limit.
@@ -75,6 +83,8 @@ class LiveADCS(Scheduler):
         How many probes may be sent.
     waiting_rule : WaitingRule
         Which clients have waited too long.
+    share_limit : ShareLimit
+        Which clients have been chosen too often.
     weighting : function
         Aggregation weights of a cohort: `fitted_weights`.
 
@@ -105,6 +115,7 @@ class LiveADCS(Scheduler):
         *,
         theta: float = 0.55,
         patience: float | None = 5.0,
+        max_share: float | None = 2.0,
         refresh_every: int | None = 500,
         probe_share: float = 0.005,
         sketch: Sketcher | None = None,
@@ -123,6 +134,7 @@ class LiveADCS(Scheduler):
         self.quality: QualityScore = standardised_loss
         self.probe_budget = ProbeBudget(probe_share)
         self.waiting_rule = WaitingRule(patience)
+        self.share_limit = ShareLimit(max_share)
         self.weighting: Weighting = fitted_weights
         self.dpp: ClientDPP | None = None
         self._participation = Participation()
@@ -157,7 +169,7 @@ class LiveADCS(Scheduler):
         rows = self._participation.rows(known)
         variance = self.loss_tracker.variance(server_round)[rows]
         age = server_round - self.loss_tracker.reported_at[rows]
-        spread = float(clip_outliers(self.loss_tracker.loss[rows]).var())
+        spread = float(clip_outliers(self.loss_tracker.estimate(server_round, rows)).var())
         outdated = np.isfinite(variance) & (variance > spread) & (spread > 0.0)
         if self.refresh_every is not None:
             outdated |= age >= self.refresh_every
@@ -209,9 +221,10 @@ class LiveADCS(Scheduler):
         new = np.array([at < model_round for at in latest if at <= model_round])
         rows = self._participation.report([report.client for report in reports], model_round)
         vectors = [report.vector for report in reports]
-        updates = np.stack([vector for vector in vectors if vector is not None])
+        directions = unit_rows(np.stack([vector for vector in vectors if vector is not None]))
         norms = np.array([report.update_norm for report in reports], dtype=np.float64)
-        self.kernel.update(rows, unit_rows(updates), norms)
+        self.kernel.compare(rows[new], directions[new])
+        self.kernel.update(rows, directions, norms)
         losses = np.array([report.loss for report in reports], dtype=np.float64)
         if new.any():
             self.loss_tracker.update(rows[new], losses[new], model_round)
@@ -235,29 +248,65 @@ class LiveADCS(Scheduler):
 
     def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Take the greedy MAP among the known clients, and draw among the unknown."""
-        known = self.known_clients(self._with_pending(clients))
+        everyone = self.known_clients(self._with_pending(clients))
+        quality = self._quality(server_round, everyone)
+        self.share_limit.open(server_round, m, len(clients))
+        beyond = self.share_limit.beyond(clients)
+        clients = self._within_limits(clients, m, beyond)
+        known = self.known_clients(self._with_pending(clients)) if beyond else everyone
 
         def select_known(count: int, constraints: Constraints) -> Cohort:
-            return self._select_known(server_round, known, count, constraints)
+            return self._select_known(server_round, known, everyone, quality, count, constraints)
 
         cohort = select_with_unknown(self, server_round, clients, m, known, select_known)
         held = {c: self._weights[c] for c in self.pending if c in self._weights}
         self._weights = held | dict(zip(cohort.clients, cohort.weights, strict=True))
         self._participation.mark_selected(cohort.clients, server_round)
+        uncounted = {*beyond, *self.constraints.required}
+        self.share_limit.charge(c for c in cohort.clients if c not in uncounted)
         self.probe_budget.updates += len(cohort.clients)
         return cohort
 
-    def _select_known(
-        self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
-    ) -> Cohort:
-        """Take the greedy MAP, overdue clients first, and fit its weights."""
-        rows = self._participation.rows(known)
-        tracker, kernel = self.loss_tracker, self.kernel
-        q = self.quality(
-            tracker.loss[rows],
+    def _quality(self, server_round: int, known: list[ClientId]) -> Float64Array:
+        rows, tracker = self._participation.rows(known), self.loss_tracker
+        if not known:
+            return np.empty(0)
+        return self.quality(
+            tracker.estimate(server_round, rows),
             tracker.variance(server_round)[rows],
             self._participation.unanswered[rows],
+            self.rng(server_round, DRAW).standard_normal(rows.size),
         )
+
+    def _within_limits(
+        self, clients: tuple[ClientId, ...], m: int, beyond: list[ClientId]
+    ) -> tuple[ClientId, ...]:
+        """Return the clients without those beyond their limit, unless a slot would stay empty."""
+        if not beyond:
+            return clients
+        barred = set(beyond).difference(self.constraints.required)
+        within = tuple(client for client in clients if client not in barred)
+        needed = set(self.take((*within, *(c for c in beyond if c in barred)), m))
+        if needed.isdisjoint(barred):
+            return within
+        return tuple(client for client in clients if client not in barred or client in needed)
+
+    def _select_known(
+        self,
+        server_round: int,
+        known: list[ClientId],
+        everyone: list[ClientId],
+        quality: Float64Array,
+        m: int,
+        constraints: Constraints,
+    ) -> Cohort:
+        """Take the greedy MAP, overdue clients first, and fit weights that stand for everyone."""
+        rows, kernel = self._participation.rows(known), self.kernel
+        all_rows, position = rows, np.arange(rows.size)
+        if known is not everyone:
+            all_rows = self._participation.rows(everyone)
+            position = np.isin(all_rows, rows).nonzero()[0]
+        q = quality[position]
         directions = kernel.directions(rows)
         # The kernel's entries are rounded as the updates are.
         scorer = Scorer.of_kernel(directions, q, theta=self.theta)
@@ -268,18 +317,21 @@ class LiveADCS(Scheduler):
         # Pending clients represent others too, so the weights are fitted with theirs.
         together = np.array([*constraints.given, *selection.indices], dtype=np.intp)
         weights = self.weighting(
-            kernel.cosines(rows[together])[:, rows],
-            kernel.norms[rows],
-            alpha(self.theta) * q,
-            together,
+            kernel.cosines(rows[together])[:, all_rows],
+            kernel.norms[all_rows],
+            alpha(self.theta) * quality,
+            position[together],
+            kernel.persistence,
         )
+        limited = len(everyone) - len(known)
         return Cohort(
             clients=tuple(known[i] for i in selection.indices),
             weights=tuple(weights[len(constraints.given) :].tolist()),
             diagnostics={
                 **dpp.diagnostics(selection),
-                "oldest_report": int(tracker.reported_at[rows].min()),
+                "oldest_report": int(self.loss_tracker.reported_at[rows].min()),
                 "waited": [known[i] for i in overdue],
+                **({"limited": limited} if limited else {}),
             },
         )
 
@@ -293,6 +345,7 @@ class LiveADCS(Scheduler):
             "loss_tracker": self.loss_tracker.state(),
             "participation": self._participation.state(),
             "probe_budget": self.probe_budget.state(),
+            "share_limit": self.share_limit.state(),
             "weights": [[client, weight] for client, weight in self._weights.items()],
             "generation": self._generation,
         }
@@ -304,6 +357,7 @@ class LiveADCS(Scheduler):
         self.loss_tracker.restore(state["loss_tracker"])
         self._participation.restore(state["participation"])
         self.probe_budget.restore(state["probe_budget"])
+        self.share_limit.restore(state["share_limit"])
         self._weights = dict(state["weights"])
         self._generation = int(state["generation"])
         self.dpp = None
