@@ -126,9 +126,7 @@ def test_the_gain_grows_with_the_age_of_the_estimate(later):
     expected = loss[clients] - tracker.slopes[1] * (later - 3)
     before = variance[clients] + drift * (later - 3)
     gain = before / (before + noise)
-    np.testing.assert_allclose(
-        tracker.loss[clients], expected + gain * (reported - expected)
-    )
+    np.testing.assert_allclose(tracker.loss[clients], expected + gain * (reported - expected))
     np.testing.assert_allclose(tracker.variance(later)[clients], (1.0 - gain) * before)
     assert tracker.reported_at[clients].tolist() == [later, later]
     others = np.setdiff1d(np.arange(12), clients)
