@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from adcs import ClientReport, LiveADCS, PowerOfChoice
 from adcs.schedulers import Source
-from adcs.schedulers.live_adcs import MAX_QUALITY, LiveKernel, LossTracker, clip_outliers
+from adcs.schedulers.live_adcs import (
+    MAX_QUALITY,
+    LiveKernel,
+    LossTracker,
+    clip_outliers,
+    fitted_weights,
+    standardised_loss,
+)
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -31,7 +38,7 @@ class RawQuality(LiveADCS):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.quality = lambda losses, variances, unanswered: losses
+        self.quality = lambda losses, variances, unanswered, normals: losses
 
 
 class NoUncertainty(LiveADCS):
@@ -42,7 +49,9 @@ class NoUncertainty(LiveADCS):
         self.quality = _certain_loss
 
 
-def _certain_loss(losses: Floats, variances: Floats, unanswered: Indices) -> Floats:
+def _certain_loss(
+    losses: Floats, variances: Floats, unanswered: Indices, normals: Floats
+) -> Floats:
     losses = clip_outliers(losses)
     q = (losses - losses.mean()) / (losses.std() or 1.0)
     return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))
@@ -57,8 +66,58 @@ class NoPrediction(LiveADCS):
 
 
 class _Unpredicted(LossTracker):
-    def predict(self, products: Floats) -> None:
-        """Do nothing."""
+    def estimate(self, server_round: int, rows: Indices | None = None) -> Floats:
+        """Return the losses at the last reports."""
+        return self.loss if rows is None else self.loss[rows]
+
+
+class NoTrend(LiveADCS):
+    """Between reports a loss falls by its first-order fall alone."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.loss_tracker = _FirstOrder()
+
+
+class _FirstOrder(LossTracker):
+    @property
+    def slopes(self) -> tuple[float, float]:
+        """Return eta, fitted alone, and no trend."""
+        xx, _, _, xy, _ = self._fall_sums
+        return (float(xy / xx), 0.0) if xy > 0.0 else (0.0, 0.0)
+
+
+class NoDraw(LiveADCS):
+    """Quality is the estimate of the loss plus one standard deviation, instead of a draw."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.quality = _upper_loss
+
+
+def _upper_loss(losses: Floats, variances: Floats, unanswered: Indices, normals: Floats) -> Floats:
+    return standardised_loss(losses, variances, unanswered, np.ones_like(normals))
+
+
+class NoiseIgnored(LiveADCS):
+    """Weights are fitted as if updates were free of noise."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.weighting = _noiseless_weights
+
+
+def _noiseless_weights(
+    cosines: Floats, norms: Floats, log_shares: Floats, chosen: Indices, persistence: float
+) -> Floats:
+    return fitted_weights(cosines, norms, log_shares, chosen)
+
+
+class NoShareLimit(LiveADCS):
+    """A client may get any share of the slots."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"max_share": None, **settings})
 
 
 class NoSmoothing(LiveADCS):
@@ -84,7 +143,9 @@ class EqualWeights(LiveADCS):
         self.weighting = _equal_weights
 
 
-def _equal_weights(cosines: Floats, norms: Floats, log_shares: Floats, chosen: Indices) -> Floats:
+def _equal_weights(
+    cosines: Floats, norms: Floats, log_shares: Floats, chosen: Indices, persistence: float
+) -> Floats:
     return np.full(chosen.size, 1.0 / chosen.size)
 
 

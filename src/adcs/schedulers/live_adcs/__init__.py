@@ -6,6 +6,7 @@ from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
 from adcs.schedulers.live_adcs.probe_budget import ProbeBudget
 from adcs.schedulers.live_adcs.quality import MAX_QUALITY, standardised_loss
 from adcs.schedulers.live_adcs.scheduler import LiveADCS
+from adcs.schedulers.live_adcs.share_limit import ShareLimit
 from adcs.schedulers.live_adcs.waiting import WaitingRule
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "LiveKernel",
     "LossTracker",
     "ProbeBudget",
+    "ShareLimit",
     "WaitingRule",
     "clip_outliers",
     "fitted_weights",

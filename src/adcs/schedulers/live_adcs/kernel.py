@@ -10,7 +10,6 @@ import numpy as np
 from adcs._types import Float64Array, FloatArray, IndexArray
 from adcs.schedulers.client_dpp import GRAM_LIMIT
 
-
 MEMORY = 0.995
 """Forgetting factor of comparisons of updates, at each batch of reports."""
 

@@ -33,7 +33,7 @@ MAX_STEP_NORM_RATIO = 1000.0
 """In predictions no update counts as longer than this many times the median."""
 
 DRAW = 1
-"""The random stream of draws from the losses' estimates; unknown clients are drawn from stream 0."""
+"""The random stream of draws from the estimates of losses; unknown clients have stream 0."""
 
 QualityScore = Callable[[Float64Array, Float64Array, IndexArray, Float64Array], Float64Array]
 Weighting = Callable[[Float64Array, Float64Array, Float64Array, IndexArray, float], Float64Array]
@@ -44,9 +44,10 @@ class LiveADCS(Scheduler):
     """DPP scheduling with unit-free quality and, after a first probe, hardly any probes.
 
     Training replies refresh their clients' rows of the kernel, and the kernel predicts how the
-    other losses fall. Quality is the estimated loss, standardised over clients. The cohort is the
-    greedy MAP of L = Q C Q with Q = diag(exp(alpha q)). Its weights are fitted so that its step
-    approximates the Q-weighted mean of all clients' updates.
+    other losses fall. Quality is a draw from the estimate of each loss, standardised over clients.
+    The cohort is the greedy MAP of L = Q C Q with Q = diag(exp(alpha q)). Its weights are fitted so
+    that its step approximates the Q-weighted mean of all clients' updates, as far as updates are
+    more than noise. Participation is bounded on both sides, by `patience` and by `max_share`.
 
     Parameters
     ----------
@@ -114,7 +115,7 @@ class LiveADCS(Scheduler):
         self,
         *,
         theta: float = 0.55,
-        patience: float | None = 5.0,
+        patience: float | None = 2.0,
         max_share: float | None = 2.0,
         refresh_every: int | None = 500,
         probe_share: float = 0.005,
