@@ -10,6 +10,7 @@ import pytest
 import adcs
 from adcs import ClientReport
 from adcs.dpp.kernel import alpha
+from adcs.schedulers.live_adcs import fitted_weights
 from adcs.testing import FakeClients
 
 
