@@ -3,7 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: run paper beyond federation simulation test lint unit bench hooks check locked lock package clean
+# The CPU build of PyTorch where pip finds one; the newest release brings several GB of CUDA.
+TORCH ?= torch==2.13.0
+
+.PHONY: run paper beyond uniform federation simulation test test-all lint unit bench hooks check locked lock \
+	package clean
 
 run: $(READY)-run
 	$(BIN)/adcs compare --fallback-data digits
@@ -17,6 +21,9 @@ REPRODUCTION = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ROUNDS),--rounds $(ROUNDS)
 paper beyond: $(READY)-run
 	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
 
+uniform: $(READY)-torch
+	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
+
 federation simulation: $(READY)-flower
 	$(BIN)/python examples/flower-fashion-mnist/run.py $@
 
@@ -26,6 +33,10 @@ lint: $(READY)-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# With the libraries that `make test` does without: tests that need them are skipped there.
+test-all: lint $(READY)-test-all
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 unit: $(READY)-test
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -38,6 +49,8 @@ bench: $(READY)-bench
 	$(BIN)/python benchmarks/bench_certificate.py
 	$(BIN)/python benchmarks/bench_noise.py
 	$(BIN)/python benchmarks/bench_flower.py
+	$(BIN)/python benchmarks/bench_schedulers.py
+	$(BIN)/python benchmarks/bench_networks.py
 
 # The Git hooks of .pre-commit-config.yaml; `make check` runs them on all files.
 hooks: $(READY)-dev
@@ -79,12 +92,22 @@ $(READY)-run: pyproject.toml | .venv
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli]'
 	touch $@
 
+$(READY)-torch: pyproject.toml | .venv
+	$(BIN)/pip install -q --disable-pip-version-check '$(TORCH)'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,data]'
+	touch $@
+
 $(READY)-flower: pyproject.toml | .venv
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower]'
 	touch $@
 
 $(READY)-test: pyproject.toml | .venv
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,test]'
+	$(BIN)/pip install -q --disable-pip-version-check '$(TORCH)'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,data,test]'
+	touch $@
+
+$(READY)-test-all: $(READY)-test
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,data,test,test-all]'
 	touch $@
 
 $(READY)-dev: pyproject.toml | .venv
@@ -92,5 +115,6 @@ $(READY)-dev: pyproject.toml | .venv
 	touch $@
 
 $(READY)-bench: pyproject.toml | .venv
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,test,torch,bench]'
+	$(BIN)/pip install -q --disable-pip-version-check '$(TORCH)'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,data,test,torch,bench]'
 	touch $@
