@@ -252,8 +252,8 @@ def live_rounds(scheduler: LiveADCS, rounds: int) -> list[tuple[Choice, dict[Cli
     updates = unit_rows(rng.normal(size=(10, 6)))
     seen: list[dict[ClientId, float]] = []
 
-    def quality(losses: np.ndarray, variances: np.ndarray, unanswered: np.ndarray) -> np.ndarray:
-        q = standardised_loss(losses, variances, unanswered)
+    def quality(*known: np.ndarray) -> np.ndarray:
+        q = standardised_loss(*known)
         seen.append(dict(zip(clients, q.tolist(), strict=True)))
         return q
 
@@ -276,7 +276,7 @@ def live_rounds(scheduler: LiveADCS, rounds: int) -> list[tuple[Choice, dict[Cli
 
 
 def test_a_live_choice_is_explained_by_what_was_known_before_it() -> None:
-    for choice, q in live_rounds(LiveADCS(patience=None), rounds=12):
+    for choice, q in live_rounds(LiveADCS(patience=None, max_share=None), rounds=12):
         why = choice.explanation
         assert why is not None
         parts = [*why.picks, *why.left_out]
@@ -285,6 +285,16 @@ def test_a_live_choice_is_explained_by_what_was_known_before_it() -> None:
         np.testing.assert_allclose([pick.gain for pick in why.picks], gains, atol=1e-9)
         for miss in why.left_out:
             assert miss.score.total <= miss.winning.total + 1e-9
+
+
+def test_a_client_at_its_limit_is_said_to_be() -> None:
+    found = [c for c, _ in live_rounds(LiveADCS(max_share=1.0), rounds=12) if c.limited]
+    assert found
+    for choice in found:
+        assert not set(choice.limited) & set(choice.cohort.clients)
+        for client in choice.available:
+            said = "its share of slots" in sentence(choice, client)
+            assert said == (client in choice.limited)
 
 
 def test_a_place_for_waiting_is_not_said_to_be_won() -> None:

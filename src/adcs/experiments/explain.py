@@ -244,6 +244,8 @@ def sentence(choice: Choice, client: ClientId) -> str:
 def _determinantal_sentence(choice: Choice, client: ClientId) -> str:
     found, name = choice.explanation, choice.known
     assert found is not None
+    if client in choice.limited:
+        return f"Client {client} was left out because it had its share of slots (max_share)."
     if client not in name:
         return f"Client {client} had no usable report and was not drawn."
     row = name.index(client)

@@ -51,6 +51,8 @@ class Choice:
         The required clients.
     capped
         Whether groups have caps.
+    limited
+        The clients that could not be selected because they had their share of slots.
 
     Examples
     --------
@@ -69,6 +71,7 @@ class Choice:
     nearest: Mapping[ClientId, tuple[ClientId, float]] = field(default_factory=dict)
     required: tuple[ClientId, ...] = ()
     capped: bool = False
+    limited: tuple[ClientId, ...] = ()
 
     @property
     def waited(self) -> tuple[ClientId, ...]:
@@ -97,6 +100,10 @@ def explain_choice(scheduler: Scheduler, available: Sequence[ClientId], cohort: 
     diagnostics, constraints = cohort.diagnostics, scheduler.constraints
     capped = constraints.caps is not None
     choice = Choice(cohort, clients, required=constraints.required, capped=capped)
+    if isinstance(scheduler, LiveADCS):
+        # Those that were selected now may be at their limit since.
+        beyond = scheduler.share_limit.beyond(clients)
+        choice = replace(choice, limited=tuple(c for c in beyond if c not in cohort.clients))
     if choice.drawn:
         if isinstance(scheduler, (SnapshotScheduler, LiveADCS)):
             choice = replace(choice, known=tuple(scheduler.known_clients(clients)))
@@ -195,6 +202,7 @@ def as_record(choice: Choice) -> dict[str, Any]:
         "nearest": [[client, *near] for client, near in choice.nearest.items()],
         "required": list(choice.required),
         "capped": choice.capped or None,
+        "limited": list(choice.limited),
     }
     if choice.explanation is not None:
         record |= asdict(choice.explanation)
@@ -228,6 +236,7 @@ def from_record(record: Mapping[str, Any], cohort: Cohort) -> Choice:
         nearest={client: (other, near) for client, other, near in record.get("nearest", ())},
         required=tuple(record.get("required", ())),
         capped=bool(record.get("capped")),
+        limited=tuple(record.get("limited", ())),
     )
 
 

