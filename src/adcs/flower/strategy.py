@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.common.constant import ErrorCode
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -34,6 +33,7 @@ from adcs.federated.recorder import Recorder, RoundRecord, evaluation_summaries
 from adcs.federated.replies import ReplyChecks
 from adcs.federated.round import ClientsPerRound, RoundDriver, cohort_size
 from adcs.federated.warn_once import WarnOnce
+from adcs.flower.own_start import bind_start, call_start
 from adcs.flower.transport import (
     FlowerReply,
     Transport,
@@ -49,8 +49,14 @@ from adcs.schedulers.base import Request, Scheduler
 
 log = logging.getLogger("flwr.adcs")
 
-Eligible = Callable[[ClientId, NodeInfo], bool]
-"""Says whether a client may be asked, from its id and what Flower knows about its node."""
+Eligible = Callable[[ClientId, Any], bool]
+"""Says whether a client may be asked, from its id and Flower's `NodeInfo` of its node."""
+
+APP_RAISED = 2
+"""Flower's error code of a ClientApp that raised an exception."""
+
+DEFAULT_TIMEOUT = 3600.0
+"""Seconds that Flower waits for replies if `start` is not told otherwise."""
 
 UNWEIGHTED = (Bulyan, FedMedian, FedTrimmedAvg, FedXgbBagging, FedXgbCyclic, Krum, QFedAvg)
 """Flower's strategies that aggregate without weights, or with weights of their own."""
@@ -191,7 +197,7 @@ class Scheduled(Strategy):
         self._current: _FlowerRound | None = None
         self._evaluating: tuple[list[Message], Callable[[], float]] = ([], time.monotonic)
         self._without_mod: set[int] = set()
-        self._timeout: float | None = 3600.0
+        self._timeout: float | None = DEFAULT_TIMEOUT
         self._evaluate_config = ConfigRecord()
         fraction = getattr(inner, "fraction_train", 1.0)
         if fraction < 1.0:
@@ -230,29 +236,20 @@ class Scheduled(Strategy):
         log.info("\t│\t└── Clients per round: %s", self.clients_per_round)
         self.strategy.summary()
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-    ) -> Result:
-        """Run the federation, as any Flower strategy does."""
-        self._timeout = timeout
-        self._evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        """Run the federation: the strategy's own `start`, with clients that the scheduler selects.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            As of the strategy's `start`: grid, initial_arrays, num_rounds, timeout, train_config,
+            evaluate_config, evaluate_fn, and whatever else it takes.
+        """
+        named = bind_start(self.strategy, *args, **kwargs)
+        self._timeout = named.get("timeout", DEFAULT_TIMEOUT)
+        self._evaluate_config = named.get("evaluate_config") or ConfigRecord()
         try:
-            return super().start(
-                grid,
-                initial_arrays,
-                num_rounds,
-                timeout,
-                train_config,
-                evaluate_config,
-                evaluate_fn,
-            )
+            return call_start(self.strategy, self, *args, **kwargs)
         finally:
             self._driver.end()
 
@@ -385,7 +382,7 @@ class Scheduled(Strategy):
         """Take the partition id from a reply; return whether the node has the mod."""
         if reply.error is not None:
             # Without the mod, the user's handler is called with an empty message.
-            raised = reply.message.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            raised = reply.message.error.code == APP_RAISED
             if raised:
                 self._registry.identify(node)
             return not raised

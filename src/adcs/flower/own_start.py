@@ -1,0 +1,105 @@
+"""Runs a strategy's own `start` with a scheduler in its hooks."""
+
+from __future__ import annotations
+
+import inspect
+from types import FunctionType, MethodType
+from typing import Any
+
+from flwr.serverapp.strategy import Result, Strategy
+
+HOOKS = frozenset(
+    {"configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary"}
+)
+"""The methods that Flower's loop calls in each round, and once at the start."""
+
+
+class StartProxy:
+    """A strategy whose hooks are those of a wrapper; everything else is the strategy's own.
+
+    A strategy may override `start`, to save the best model or to log to a tracker. That code runs
+    with this object as `self`: hooks go to the wrapper, all other attributes are read from and
+    written to the strategy, and `super()` works.
+
+    Parameters
+    ----------
+    strategy
+        The strategy whose `start` is called.
+    wrapper
+        The strategy whose hooks are called.
+
+    Examples
+    --------
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> inner, wrapper = FedAvg(fraction_train=0.5), FedAvg()
+    >>> proxy = StartProxy(inner, wrapper)
+    >>> proxy.fraction_train, proxy.configure_train == wrapper.configure_train
+    (0.5, True)
+    >>> isinstance(proxy, FedAvg)
+    True
+    """
+
+    def __init__(self, strategy: Strategy, wrapper: Strategy) -> None:
+        object.__setattr__(self, "_parts", (strategy, wrapper))
+
+    def __getattribute__(self, name: str) -> Any:
+        strategy, wrapper = object.__getattribute__(self, "_parts")
+        if name == "__class__":
+            return type(strategy)
+        if name in HOOKS:
+            return getattr(wrapper, name)
+        value = getattr(strategy, name)
+        # The strategy's methods may call hooks too, so they are bound to this object.
+        if isinstance(value, MethodType) and value.__self__ is strategy:
+            return MethodType(value.__func__, self)
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(object.__getattribute__(self, "_parts")[0], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(object.__getattribute__(self, "_parts")[0], name)
+
+
+def bind_start(strategy: Strategy, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a call of a strategy's `start` by name, defaults included.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> bind_start(FedAvg(), "grid", "arrays", num_rounds=5)["timeout"]
+    3600
+    >>> bind_start(FedAvg(), "grid", "arrays", rounds=5)
+    Traceback (most recent call last):
+    ...
+    TypeError: FedAvg.start: got an unexpected keyword argument 'rounds'
+    """
+    signature = inspect.signature(strategy.start)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{type(strategy).__name__}.start: {error}") from None
+    bound.apply_defaults()
+    named: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        keywords = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+        named |= value if keywords else {name: value}
+    return named
+
+
+def call_start(strategy: Strategy, wrapper: Strategy, *args: Any, **kwargs: Any) -> Result:
+    """Call a strategy's `start` with the hooks of a wrapper.
+
+    Parameters
+    ----------
+    strategy, wrapper
+        As of `StartProxy`.
+    *args, **kwargs
+        The arguments of `start`.
+    """
+    start = inspect.getattr_static(type(strategy), "start")
+    if not isinstance(start, FunctionType):  # Decorated by an object of another kind.
+        raise ValueError(
+            f"strategy must define start as a method, got {type(start).__name__} "
+            f"in {type(strategy).__name__}"
+        )
+    result: Result = start(StartProxy(strategy, wrapper), *args, **kwargs)
+    return result

@@ -1,0 +1,167 @@
+"""Strategies that override `start` do in it what they did before."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    Result,
+)
+
+import adcs
+from adcs.flower import Scheduled
+
+
+class Saves(FedAvg):
+    """Saves results and the best model in `start`, as Flower's advanced example does."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.folder = folder
+        self.best = -1.0
+
+    def save_if_best(self, server_round: int, metrics: MetricRecord) -> None:
+        if metrics["eval_acc"] > self.best:
+            self.best = float(metrics["eval_acc"])
+            (self.folder / f"best-{server_round}.json").write_text(json.dumps(self.best))
+
+    def start(  # type: ignore[override]
+        self,
+        grid: Any,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 60,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        note: str = "",
+    ) -> Result:
+        result = Result()
+        arrays = initial_arrays
+        self.summary()
+        for server_round in range(1, num_rounds + 1):
+            replies = grid.send_and_receive(
+                self.configure_train(server_round, arrays, train_config or ConfigRecord(), grid),
+                timeout=timeout,
+            )
+            trained, metrics = self.aggregate_train(server_round, replies)
+            arrays = result.arrays = trained or arrays
+            result.train_metrics_clientapp[server_round] = metrics
+            replies = grid.send_and_receive(
+                self.configure_evaluate(
+                    server_round, arrays, evaluate_config or ConfigRecord(), grid
+                ),
+                timeout=timeout,
+            )
+            evaluated = self.aggregate_evaluate(server_round, replies)
+            self.save_if_best(server_round, evaluated)
+        (self.folder / "results.json").write_text(json.dumps({"rounds": num_rounds, "note": note}))
+        return result
+
+
+class CallsSuper(FedAdam):
+    """Does something before and after Flower's own loop."""
+
+    events: list[str]
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        self.events = ["before"]
+        result = super().start(*args, **kwargs)
+        self.events.append("after")
+        return result
+
+
+class Helper(FedAvg):
+    """Its `start` calls a method of its own, which calls the hooks."""
+
+    def start(self, grid: Any, initial_arrays: ArrayRecord, rounds: int = 2) -> Result:
+        result = Result()
+        result.arrays = initial_arrays
+        for server_round in range(1, rounds + 1):
+            self.one_round(server_round, grid, result)
+        return result
+
+    def one_round(self, server_round: int, grid: Any, result: Result) -> None:
+        messages = self.configure_train(server_round, result.arrays, ConfigRecord(), grid)
+        arrays, metrics = self.aggregate_train(server_round, grid.send_and_receive(messages))
+        self.aggregate_evaluate(server_round, [])
+        result.arrays = arrays
+        result.train_metrics_clientapp[server_round] = metrics
+
+
+def test_start_leaves_what_it_leaves_unscheduled(toy: Any, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "scheduled").mkdir()
+    Saves(tmp_path / "plain").start(toy.grid(), toy.initial(), 3, note="w")
+    base = Saves(tmp_path / "scheduled")
+    strategy = Scheduled(base, adcs.Uniform(), clients_per_round=2)
+    result = strategy.start(toy.grid(), toy.initial(), 3, note="w")
+    for name in ("results.json", "best-1.json"):
+        held = (tmp_path / "scheduled" / name).read_text()
+        assert held == (tmp_path / "plain" / name).read_text()
+    assert base.best > 0
+    assert not hasattr(strategy, "best")
+    assert [m["adcs-trained"] for m in result.train_metrics_clientapp.values()] == [2, 2, 2]
+    assert strategy.rounds_done == 3
+
+
+def test_super_start_works(toy: Any) -> None:
+    base = CallsSuper(eta=0.1)
+    strategy = Scheduled(base, adcs.ADCS(refresh_every=2), clients_per_round=3)
+    run = toy.start(strategy, toy.grid(), 3)
+    assert base.events == ["before", "after"]
+    assert [len(record.trained) for record in run.records] == [3, 3, 3]
+    plain = Scheduled(FedAdam(eta=0.1), adcs.ADCS(refresh_every=2), clients_per_round=3)
+    np.testing.assert_array_equal(run.w, toy.start(plain, toy.grid(), 3).w)
+
+
+def test_methods_that_start_calls_use_the_schedulers_hooks(toy: Any) -> None:
+    strategy = Scheduled(Helper(), adcs.Uniform(), clients_per_round=2)
+    result = strategy.start(toy.grid(), toy.initial(), rounds=4)
+    assert [m["adcs-trained"] for m in result.train_metrics_clientapp.values()] == [2] * 4
+    with pytest.raises(TypeError, match=r"Helper\.start: got an unexpected keyword.*num_rounds"):
+        strategy.start(toy.grid(), toy.initial(), num_rounds=4)
+
+
+def test_the_timeout_of_start_is_that_of_probes(toy: Any, tmp_path: Path) -> None:
+    grid = toy.grid()
+    grid.nodes[0].delay = float("inf")
+    strategy = Scheduled(Saves(tmp_path), adcs.ADCS(), clients_per_round=2)
+    strategy.start(grid, toy.initial(), num_rounds=1, timeout=7)
+    # The question for the partition id and the probe waited this long, training for nobody.
+    assert grid.clock() == 7.0
+
+
+def test_a_wrapping_strategy_runs_as_in_flower(toy: Any, tmp_path: Path) -> None:
+    """Flower does not call the `start` of a strategy inside another one."""
+    inner = Saves(tmp_path)
+    private = DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 1e9, 2)
+    strategy = Scheduled(private, adcs.Uniform(), clients_per_round=2)
+    toy.start(strategy, toy.grid(), 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_decorated_start_is_called(toy: Any) -> None:
+    calls = []
+
+    def logged(start: Any) -> Any:
+        @functools.wraps(start)
+        def run(self: Any, *args: Any, **kwargs: Any) -> Result:
+            calls.append(type(self).__name__)
+            return start(self, *args, **kwargs)
+
+        return run
+
+    class Decorated(FedAvg):
+        start = logged(FedAvg.start)
+
+    toy.start(Scheduled(Decorated(), adcs.Uniform(), clients_per_round=2), toy.grid(), 2)
+    assert len(calls) == 1
