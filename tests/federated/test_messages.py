@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from adcs.federated import SentModel, check_arrays
+from adcs.federated import CHECKS, Refused, SentModel, check_arrays, clean_text
 from adcs.federated.messages import is_statistic
 
 MODEL = SentModel({"w": np.zeros(3)})
@@ -56,7 +58,6 @@ def test_updates_are_exact_in_every_precision(dtype: Any) -> None:
         ({"w": np.ones(4)}, r"array 'w' must have shape \(3,\), got \(4,\)"),
         ({"w": np.ones(3, int)}, "array 'w' must be of float64, got int64"),
         ({"w": np.full(3, np.nan)}, "array 'w' must be finite and at most 1e.30, got nan"),
-        ({"w": np.zeros(3)}, "update must have a direction, got all zeros"),
     ],
 )
 def test_arrays_that_cannot_be_used_are_refused(arrays: Any, reason: str) -> None:
@@ -69,3 +70,43 @@ def test_an_integer_counter_may_come_back_as_an_average() -> None:
     assert model.keys == ("w",)
     checked = check_arrays({"w": np.ones(3), "n": np.array(3)}, model)
     assert checked["n"] == 3
+
+
+def test_an_unchanged_model_is_accepted_and_zeros_for_a_model_are_not() -> None:
+    model = SentModel({"w": np.ones(3), "v": np.zeros(2)})
+    assert list(check_arrays(model.arrays, model)) == ["w", "v"]
+    with pytest.raises(Refused, match="arrays must not all be zero"):
+        check_arrays({"w": np.zeros(3), "v": np.zeros(2)}, model)
+    # A part that was zero when it was sent is unchanged.
+    assert list(check_arrays({"v": np.zeros(2)}, model, CHECKS.keys() - {"missing"})) == ["v"]
+
+
+def test_each_check_can_be_switched_off() -> None:
+    model = SentModel({"w": np.ones(3), "v": np.ones(2)})
+    cases = {
+        "missing": {"w": np.ones(3)},
+        "extra": {"w": np.ones(3), "v": np.ones(2), "u": np.ones(1)},
+        "shapes": {"w": np.ones(4), "v": np.ones(2)},
+        "values": {"w": np.full(3, np.nan), "v": np.ones(2)},
+        "zeros": {"w": np.zeros(3), "v": np.zeros(2)},
+    }
+    for check, arrays in cases.items():
+        with pytest.raises(Refused) as refused:
+            check_arrays(arrays, model)
+        assert refused.value.check == check
+        assert f"leave {check!r} out of checks=" in refused.value.remedy
+        assert list(check_arrays(arrays, model, CHECKS.keys() - {check})) == list(arrays)
+
+
+def test_the_update_is_over_the_arrays_that_came_back() -> None:
+    model = SentModel({"base": np.ones(3), "adapter": np.zeros(2)})
+    assert [u.tolist() for u in model.update({"adapter": np.array([1.0, 2.0])})] == [[1.0, 2.0]]
+
+
+@given(text=st.text(max_size=500), limit=st.integers(60, 300))
+def test_text_of_clients_is_one_printable_line_of_bounded_length(text: str, limit: int) -> None:
+    cleaned = clean_text(text, limit)
+    assert len(cleaned) <= limit
+    assert cleaned.isprintable()
+    if text.isprintable() and len(text) <= limit:
+        assert cleaned == text

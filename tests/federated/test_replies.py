@@ -56,20 +56,117 @@ def test_errors_and_refusals_are_recorded_individually() -> None:
     ]
     assert [(entry["client"], entry["reason"]) for entry in record.refused] == [
         (3, "metrics must hold a number num-examples, got True"),
-        ("a", "array 'w' must be finite and at most 1e+30, got inf"),
+        (
+            "a",
+            "array 'w' must be finite and at most 1e+30, got inf; "
+            "to accept it, leave 'values' out of checks=",
+        ),
     ]
 
 
-def test_a_reply_with_other_metrics_than_most_is_refused() -> None:
-    replies = {
+def replies_with(*extras: dict[str, Any]) -> dict[Any, PlainReply]:
+    return {
         client: PlainReply({"w": np.full(3, 1.0 + client)}, METRICS | extra)
-        for client, extra in enumerate([{}, {"other": 1.0}, {}])
+        for client, extra in enumerate(extras)
+    }
+
+
+@pytest.mark.parametrize("extras", [({}, {"other": 1.0}, {}), ({"other": 1.0}, {})])
+def test_metrics_that_not_all_replies_have_are_left_out(extras: Any) -> None:
+    replies = replies_with(*extras)
+    usable, record = read(replies, Purpose("training", 0, MODEL))
+    assert list(usable.trained) == list(replies)
+    assert all(reply.metrics == METRICS for reply in usable.trained.values())
+    assert record.metrics_left_out == ["other"]
+    assert not record.refused
+
+
+def test_lists_of_other_lengths_are_left_out() -> None:
+    replies = replies_with({"each": [1.0, 2.0]}, {"each": [1.0]})
+    usable, record = read(replies, Purpose("training", 0, MODEL))
+    assert [reply.metrics for reply in usable.trained.values()] == [METRICS, METRICS]
+    assert record.metrics_left_out == ["each"]
+
+
+def test_a_strategy_that_reads_metrics_needs_those_of_most_replies() -> None:
+    checks = ReplyChecks("num-examples", "train_loss", reads_metrics=True)
+    replies = replies_with({"a": 1.0}, {"a": 1.0}, {"a": 1.0}, {"a": 1.0, "b": 2.0}, {})
+    record = RoundRecord()
+    reader = ReplyReader(checks)
+    usable = reader.read(Purpose("training", 0, MODEL), replies, record, sketch=None)
+    assert list(usable.trained) == [0, 1, 2, 3]
+    assert all(
+        "a" in reply.metrics and "b" not in reply.metrics for reply in usable.trained.values()
+    )
+    [refused] = record.refused
+    assert refused["reason"].startswith("metrics must be those of the other replies, got none of a")
+    assert [report.client for report in usable.reports] == [0, 1, 2, 3]
+
+
+def test_a_strategy_without_equal_metrics_gets_all_of_them() -> None:
+    checks = ReplyChecks("num-examples", "train_loss", equal_metrics=False)
+    replies = replies_with({}, {"other": 1.0})
+    record = RoundRecord()
+    ReplyReader(checks).read(Purpose("training", 0, MODEL), replies, record, sketch=None)
+    assert replies[1].metrics == METRICS | {"other": 1.0}
+
+
+def test_an_unchanged_model_trains_and_has_no_direction() -> None:
+    model = SentModel({"w": np.ones(3)})
+    usable, record = read(
+        {7: PlainReply({"w": np.ones(3)}, METRICS)}, Purpose("training", 0, model)
+    )
+    assert list(usable.trained) == [7]
+    [report] = usable.reports
+    assert (report.loss, report.examples, report.vector) == (0.5, 4, None)
+    assert not record.refused
+    sketch = Sketcher(size=16)
+    probe = Purpose("probe", 1, model, expects_answer=True, sketch=sketch)
+    answer = {"loss": 0.5, "unchanged": True, "norm": 0.0, "seconds": 1.0}
+    usable, record = read({7: PlainReply(answer=answer)}, probe)
+    assert (usable.reports[0].loss, usable.reports[0].sketch) == (0.5, None)
+    assert not record.refused
+
+
+def test_the_number_of_examples_is_compared_with_the_median() -> None:
+    replies = {
+        client: PlainReply({"w": np.ones(3)}, {**METRICS, "num-examples": n})
+        for client, n in enumerate([10, 12, 900, 10_000])
     }
     usable, record = read(replies, Purpose("training", 0, MODEL))
-    assert list(usable.trained) == [0, 2]
+    assert list(usable.trained) == [0, 1, 2]
     [refused] = record.refused
-    assert refused["client"] == 1
-    assert refused["reason"].startswith("records must be those of the other replies, arrays (w), ")
+    assert "and 1200, 100 times the median of the clients, got 10000" in refused["reason"]
+    assert "set max_examples=" in refused["reason"]
+    known = ReplyReader(CHECKS, {"a": 5e4, "b": 4e4, "c": 6e4, "d": 5e4})
+    few = {client: replies[client] for client in (0, 3)}
+    assert list(
+        known.read(Purpose("training", 0, MODEL), few, RoundRecord(), sketch=None).trained
+    ) == [0, 3]
+
+
+def test_many_metrics_are_refused_before_they_are_read() -> None:
+    many = PlainReply({"w": np.ones(3)}, {**METRICS, **{f"m{i}": 1.0 for i in range(2000)}})
+    usable, record = read(
+        {1: many, 2: PlainReply({"w": np.ones(3)}, METRICS)}, Purpose("training", 0, MODEL)
+    )
+    assert list(usable.trained) == [2]
+    assert "reply must have at most 1000 metrics, got 2002" in record.refused[0]["reason"]
+
+
+def test_text_of_clients_is_bounded_and_escaped() -> None:
+    replies = {
+        1: PlainReply(error="\x1b[2J\n" + "a" * 10**6),
+        2: PlainReply(answer={"refused": "\n" * 999}),
+    }
+    probe = Purpose("probe", 1, MODEL, expects_answer=True)
+    _, record = read(replies, probe)
+    [failed], [refused] = record.failed, record.refused
+    assert failed["reason"].startswith("\\x1b[2J\\na")
+    assert failed["reason"].endswith("(1000005 characters)")
+    for text in (failed["reason"], refused["reason"]):
+        assert text.isprintable()
+        assert len(text) <= 200
 
 
 def test_an_answer_counts_only_where_one_was_expected() -> None:
@@ -94,8 +191,8 @@ def test_updates_are_left_out_of_reports_that_nobody_reads() -> None:
 
 
 def test_most_replies_decide_the_usual_layout() -> None:
-    one = (("metrics", "MetricRecord", (("a", -1),)),)
-    two = (("metrics", "MetricRecord", (("a", -1), ("b", 2))),)
+    one = (("arrays", "ArrayRecord", ("a",)),)
+    two = (("arrays", "ArrayRecord", ("a", "b")),)
     assert usual_layout([two, one, one], last=two) == one
     assert usual_layout([one, two], last=one) == one
     assert usual_layout([one, two], last=None) == usual_layout([two, one], last=None) == two

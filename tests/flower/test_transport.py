@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from adcs.federated import SentModel
+from adcs.federated import Refused, SentModel
 from adcs.flower import LocalGrid
 from adcs.flower.transport import FlowerReply, new_message, read_arrays, sent_arrays, sent_bytes
 
@@ -48,13 +49,47 @@ def test_a_header_with_a_false_shape_is_refused() -> None:
         read_arrays(record)
 
 
-def test_layouts_differ_by_keys_and_by_the_lengths_of_lists() -> None:
-    layouts = [
-        reply(metrics=MetricRecord(values)).layout
+def test_layouts_differ_by_arrays_and_metrics_by_the_lengths_of_lists() -> None:
+    replies = [
+        reply(metrics=MetricRecord(values))
         for values in ({"a": 1}, {"a": 1, "b": [1.0, 2.0]}, {"a": 1, "b": [1.0]})
     ]
-    assert len(set(layouts)) == 3
-    assert layouts[0] == (("metrics", "MetricRecord", (("a", -1),)),)
+    assert {each.layout for each in replies} == {(("metrics", "MetricRecord", ()),)}
+    assert len({each.metric_keys for each in replies}) == 3
+    assert reply(arrays=arrays(w=np.ones(2))).layout == (("arrays", "ArrayRecord", ("w",)),)
+
+
+def array_of(claimed: tuple[int, ...], held: int, dtype: str = "<i8") -> Array:
+    """Return an array whose bytes claim another shape than they hold."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": dtype, "fortran_order": False, "shape": claimed}
+    )
+    return Array("int64", claimed, "numpy.ndarray", file.getvalue() + bytes(held))
+
+
+@pytest.mark.parametrize("dtype", ["<i8", "<f4", "|u1", "<c16"])
+def test_sizes_of_arrays_are_checked_before_they_are_read(dtype: str) -> None:
+    for record in (
+        ArrayRecord({"w": array_of((10**12,), 16, dtype)}),
+        ArrayRecord({"w": array_of((1,), 10**6, dtype)}),
+    ):
+        with pytest.raises(Refused, match=r"array 'w' declares \d+ bytes, but the reply holds"):
+            reply(other=record).check_sizes(SentModel({"w": np.zeros(2)}))
+    trees = SentModel({"w": np.zeros(8, np.uint8)})
+    reply(other=arrays(w=np.zeros(10**6, np.uint8))).check_sizes(trees)
+    with pytest.raises(Refused, match="at most 67108896 bytes"):
+        reply(other=arrays(w=np.zeros(65 * 2**20, np.uint8))).check_sizes(trees)
+
+
+def test_many_metrics_and_records_are_refused() -> None:
+    many = MetricRecord({f"m{i}": 1.0 for i in range(1001)})
+    with pytest.raises(Refused, match="at most 1000 metrics, got 1001"):
+        reply(metrics=many).check_sizes(None)
+    with pytest.raises(Refused, match="at most 64 records, got 65"):
+        reply(**{f"r{i}": MetricRecord() for i in range(65)}).check_sizes(None)
+    with pytest.raises(Refused, match="at most 100000 numbers, got 100001"):
+        reply(metrics=MetricRecord({"m": [1.0] * 100_001})).check_sizes(None)
 
 
 def test_changes_are_made_in_a_copy_of_the_content() -> None:

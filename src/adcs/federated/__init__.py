@@ -6,12 +6,15 @@ for a framework carries the messages and calls a `RoundDriver`; `adcs.flower` is
 
 from adcs.federated.client_registry import ClientRegistry, PendingMessage, key_id
 from adcs.federated.messages import (
+    CHECKS,
     ClientReply,
     Exchange,
     PlainReply,
     Purpose,
+    Refused,
     SentModel,
     check_arrays,
+    clean_text,
 )
 from adcs.federated.probes import (
     ANSWER,
@@ -35,6 +38,7 @@ from adcs.federated.warn_once import WarnOnce
 
 __all__ = [
     "ANSWER",
+    "CHECKS",
     "QUESTION",
     "ClientRegistry",
     "ClientReply",
@@ -46,6 +50,7 @@ __all__ = [
     "ProbeQuestion",
     "Purpose",
     "Recorder",
+    "Refused",
     "ReplyChecks",
     "ReplyReader",
     "Round",
@@ -58,6 +63,7 @@ __all__ = [
     "apply_weights",
     "check_arrays",
     "check_metrics",
+    "clean_text",
     "cohort_size",
     "evaluation_summaries",
     "has_weights",

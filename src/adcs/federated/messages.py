@@ -2,13 +2,14 @@
 
 `SentModel` is the model that was sent and `Purpose` what a message asks for. A framework hands over
 the replies as `ClientReply` objects; everything else works on NumPy arrays and Python values.
+`CHECKS` names what replies are checked for; `Refused` says which check a reply has failed.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from glob import escape
@@ -24,8 +25,79 @@ from adcs.reports.sketch import Sketcher
 Arrays = dict[str, NDArray[Any]]
 """A model's arrays by name."""
 
-Layout = tuple[tuple[str, str, tuple[tuple[str, int], ...]], ...]
-"""Names and kinds of a reply's records, with their keys and the lengths of lists (else -1)."""
+Layout = tuple[tuple[str, str, tuple[str, ...]], ...]
+"""Names and kinds of a reply's records, with the keys of its arrays."""
+
+MetricKey = tuple[str, int]
+"""A metric's name, and the length of its list, or -1 for a single number."""
+
+CHECKS = {
+    "sizes": "a reply has at most 1,000 metrics, and no array has more bytes than its shape needs",
+    "records": "a reply has one record of arrays and one of metrics",
+    "missing": "a reply has every array of the model",
+    "extra": "a reply has no arrays beside those of the model",
+    "shapes": "arrays have the model's shapes and kinds of numbers",
+    "values": "all numbers are finite and at most 1e30",
+    "zeros": "the arrays are not all zero",
+    "agreement": "a reply has the records and arrays that most other replies have",
+    "examples": "the number of examples is positive and plausible",
+}
+"""What replies are checked for, by name; settings switch checks on and off by these names."""
+
+ALL_CHECKS = frozenset(CHECKS)
+
+MAX_METRICS = 1000
+"""A reply with more metrics is refused before they are read."""
+
+TEXT_LIMIT = 200
+"""The largest number of characters of a client's text in records and logs."""
+
+
+class Refused(ValueError):
+    """A reply that fails a check.
+
+    Parameters
+    ----------
+    check
+        The check, one of `CHECKS`.
+    reason
+        What was expected and what was received.
+
+    Examples
+    --------
+    >>> raise Refused("zeros", "arrays must not all be zero")
+    Traceback (most recent call last):
+    ...
+    adcs.federated.messages.Refused: arrays must not all be zero
+    """
+
+    def __init__(self, check: str, reason: str) -> None:
+        super().__init__(reason)
+        self.check = check
+
+    @property
+    def remedy(self) -> str:
+        """How to switch the check off."""
+        also = ", or set max_examples=" if self.check == "examples" else ""
+        return f"; to accept it, leave {self.check!r} out of checks={also}"
+
+
+def clean_text(text: object, limit: int = TEXT_LIMIT) -> str:
+    """Return a client's text for logs and records: one line, printable, of bounded length.
+
+    >>> clean_text("out of memory\\n\\x1b[31mroot"), clean_text("a" * 10**6, limit=40)
+    ('out of memory\\\\n\\\\x1b[31mroot', 'aaaaaaaaaaaaaaaa... (1000000 characters)')
+    """
+    whole = str(text)
+    shown = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in whole[:limit]
+    )
+    if len(whole) <= limit and len(shown) <= limit:
+        return shown
+    count = f"... ({len(whole)} characters)"
+    return shown[: max(limit - len(count), 0)] + count
+
 
 Stage = Literal["identity", "probe", "training", "evaluation"]
 
@@ -98,10 +170,9 @@ class SentModel:
         if keys is not None and set(keys) < set(self.keys):
             self.keys, self.patterns = tuple(keys), tuple(escape(key) for key in keys)
         self.size = sum(self.arrays[key].size for key in self.keys)
-        self.is_zero = not any(self.arrays[key].any() for key in floating)
 
     def update(self, arrays: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return the reply minus this model, one array for each of `keys`."""
+        """Return the reply minus this model, one array for each of `keys` that came back."""
         return [
             np.subtract(
                 arrays[key],
@@ -109,63 +180,95 @@ class SentModel:
                 dtype=np.result_type(arrays[key], self.arrays[key], np.float32),
             )
             for key in self.keys
+            if key in arrays and arrays[key].shape == self.arrays[key].shape
         ]
 
 
-def check_arrays(arrays: Mapping[str, NDArray[Any]], model: SentModel) -> Arrays:
-    """Return a reply's arrays in the model's precision, or raise ValueError.
+def check_arrays(
+    arrays: Mapping[str, NDArray[Any]],
+    model: SentModel,
+    checks: Collection[str] = ALL_CHECKS,
+) -> Arrays:
+    """Return a reply's arrays in the model's precision, or raise `Refused`.
 
-    They must have the model's keys, shapes and kinds, be finite, and differ from the model.
     Floating-point arrays of another precision are converted: one client's float16 would make the
     average float16.
 
+    Parameters
+    ----------
+    arrays
+        The arrays of the reply.
+    model
+        The model that was sent.
+    checks
+        What to check, by the names of `CHECKS`.
+
+    Examples
+    --------
     >>> check_arrays({"w": np.ones(3)}, SentModel({"w": np.zeros(2)}))
     Traceback (most recent call last):
     ...
-    ValueError: array 'w' must have shape (2,), got (3,)
+    adcs.federated.messages.Refused: array 'w' must have shape (2,), got (3,)
     """
     missing, extra = set(model.arrays) - set(arrays), set(arrays) - set(model.arrays)
-    if missing or extra:
-        raise ValueError(
+    failed = [name for name, keys in (("extra", extra), ("missing", missing)) if keys]
+    if any(name in checks for name in failed):
+        raise Refused(
+            next(name for name in failed if name in checks),
             "arrays must have the model's keys, got "
             + " and ".join(
                 f"{what} {sorted(keys)[:3]}"
                 for what, keys in (("without", missing), ("with", extra))
                 if keys
-            )
+            ),
         )
     checked: Arrays = {}
-    for key, sent in model.arrays.items():
-        values = _check_array(key, arrays[key], sent, is_parameter=key in model.keys)
-        same_kind = values.dtype.kind == sent.dtype.kind == "f"
-        checked[key] = values.astype(sent.dtype, copy=False) if same_kind else values
+    for key, values in arrays.items():
+        sent = model.arrays.get(key)
+        if sent is not None and "shapes" in checks:
+            _check_shape(key, values, sent, is_parameter=key in model.keys)
+        if "values" in checks:
+            check_values(key, values)
+        same_kind = sent is not None and values.dtype.kind == sent.dtype.kind == "f"
+        checked[key] = (
+            values.astype(sent.dtype, copy=False) if sent is not None and same_kind else values
+        )
     floating = [key for key, array in checked.items() if array.dtype.kind == "f"]
-    if floating and not model.is_zero and not any(checked[key].any() for key in floating):
-        raise ValueError("arrays must not all be zero")
-    if floating and all(np.array_equal(checked[key], model.arrays[key]) for key in floating):
-        raise ValueError("update must have a direction, got all zeros")
+    all_zero = floating and not any(checked[key].any() for key in floating)
+    # Arrays that came back as zeros, as they were sent, are an unchanged model.
+    was_zero = not any(model.arrays[key].any() for key in floating if key in model.arrays)
+    if all_zero and not was_zero and "zeros" in checks:
+        raise Refused("zeros", "arrays must not all be zero")
     return checked
 
 
-def _check_array(
-    key: str, values: NDArray[Any], sent: NDArray[Any], *, is_parameter: bool
-) -> NDArray[Any]:
+def _check_shape(key: str, values: NDArray[Any], sent: NDArray[Any], *, is_parameter: bool) -> None:
     # An array of uint8 is a serialised object, such as trees, whose length may change.
     fixed_shape = sent.dtype != np.uint8
     if fixed_shape and values.shape != sent.shape:
-        raise ValueError(f"array {key!r} must have shape {sent.shape}, got {values.shape}")
+        raise Refused("shapes", f"array {key!r} must have shape {sent.shape}, got {values.shape}")
     kind, expected = values.dtype.kind, sent.dtype.kind
     # Counters are integers at a client and floating-point numbers once they are averaged.
     both_numbers = fixed_shape and not is_parameter and kind in "fiu" and expected in "fiu"
     if not (both_numbers or kind == expected):
-        raise ValueError(f"array {key!r} must be of {sent.dtype}, got {values.dtype}")
-    if kind == "f" and values.size:
-        largest = float(np.abs(values).max())
+        raise Refused("shapes", f"array {key!r} must be of {sent.dtype}, got {values.dtype}")
+
+
+def check_values(key: str, values: NDArray[Any]) -> None:
+    """Raise `Refused` unless all numbers of an array are finite and at most 1e30.
+
+    >>> check_values("w", np.array([np.nan]))
+    Traceback (most recent call last):
+    ...
+    adcs.federated.messages.Refused: array 'w' must be finite and at most 1e+30, got nan
+    """
+    if values.dtype.kind == "f" and values.size:
+        # Two passes without a copy; abs() would make one.
+        largest = max(float(values.max()), -float(values.min()))
         if not largest <= MAX_VALUE:
-            raise ValueError(
-                f"array {key!r} must be finite and at most {MAX_VALUE:g}, got {largest}"
+            raise Refused(
+                "values", f"array {key!r} must be finite and at most {MAX_VALUE:g}, got {largest}"
             )
-    return values
 
 
 @dataclass(frozen=True)
@@ -258,10 +361,26 @@ class ClientReply(ABC):
         Called for strategies that weight by a metric; `arrays` says whether a model is expected.
         """
 
-    def checked_arrays(self, model: SentModel) -> Arrays:
+    @property
+    def metric_keys(self) -> frozenset[MetricKey]:
+        """The metrics by name, with the lengths of lists."""
+        return frozenset(
+            (key, len(value) if isinstance(value, list) else -1)
+            for key, value in self.metrics.items()
+        )
+
+    def check_sizes(self, model: SentModel | None) -> None:
+        """Raise `Refused` if the reply is too large to read; called before anything is read."""
+        if (count := len(self.metrics)) > MAX_METRICS:
+            raise Refused("sizes", f"reply must have at most {MAX_METRICS} metrics, got {count}")
+
+    def keep_metrics(self, keys: Collection[str]) -> None:  # noqa: B027
+        """Remove all other metrics, in a copy of the content, if strategies need this."""
+
+    def checked_arrays(self, model: SentModel, checks: Collection[str] = ALL_CHECKS) -> Arrays:
         """Return the arrays after `check_arrays`; conversions are made in the reply as well."""
         arrays = self.arrays(model)
-        checked = check_arrays(arrays, model)
+        checked = check_arrays(arrays, model, checks)
         changed = {key: array for key, array in checked.items() if array is not arrays[key]}
         if changed:
             self.replace_arrays(changed, model)
@@ -320,10 +439,10 @@ class PlainReply(ClientReply):
 
     @property
     def layout(self) -> Layout:
-        """The keys of arrays and metrics."""
+        """The keys of arrays."""
         return (
-            ("arrays", "arrays", tuple((key, -1) for key in sorted(self._arrays or {}))),
-            ("metrics", "metrics", tuple((key, -1) for key in sorted(self._metrics))),
+            ("arrays", "arrays", tuple(sorted(self._arrays or {}))),
+            ("metrics", "metrics", ()),
         )
 
     @property
@@ -344,6 +463,10 @@ class PlainReply(ClientReply):
     def replace_metric(self, key: str, value: float) -> None:
         """Replace a metric."""
         self._metrics = {**self._metrics, key: value}
+
+    def keep_metrics(self, keys: Collection[str]) -> None:
+        """Remove all other metrics."""
+        self._metrics = {key: self._metrics[key] for key in self._metrics if key in keys}
 
     def check_records(self, *, arrays: bool) -> None:
         """Raise ValueError if arrays are expected and there are none."""

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adcs.federated.messages import Purpose, SentModel
+from adcs.federated.messages import Purpose, SentModel, clean_text
 from adcs.federated.replies import ReplyChecks, metric_signals
 from adcs.reports.report import PER_CLASS, SIGNALS
 from adcs.reports.sketch import Sketcher
@@ -148,6 +148,9 @@ def answer_probe(
     }
     try:
         layers = update()
+        if not any(layer.any() for layer in layers):
+            # It has no direction; the server counts the client all the same.
+            return {**answer, "unchanged": True, "norm": 0.0, "seconds": seconds}
         if question.sketch is None:
             squares = [np.square(layer, dtype=np.float64).sum() for layer in layers]
             answer["norm"] = math.sqrt(float(sum(squares)))
@@ -155,7 +158,7 @@ def answer_probe(
             sketch = question.sketch.sketch(layers)
             answer |= {"sketch": sketch.encode(), "norm": float(sketch.norm)}
     except ValueError as error:
-        answer["refused"] = str(error)
+        answer["refused"] = clean_text(error)
     return {**answer, "seconds": seconds}
 
 

@@ -53,6 +53,8 @@ class RoundRecord:
         Clients whose app cannot answer probes.
     id_conflicts
         Clients whose node claims another's partition id, with an explanation.
+    metrics_left_out
+        Metrics that not all replies had, and that the strategy therefore did not receive.
     evaluation
         Metrics by client.
     schedule_seconds
@@ -81,6 +83,7 @@ class RoundRecord:
     backing_off: list[ClientId] = field(default_factory=list)
     without_mod: list[ClientId] = field(default_factory=list)
     id_conflicts: dict[ClientId, str] = field(default_factory=dict)
+    metrics_left_out: list[str] = field(default_factory=list)
     evaluation: dict[str, dict[ClientId, float]] = field(default_factory=dict)
     schedule_seconds: float = 0.0
     costs: Ledger = field(default_factory=Ledger)
@@ -101,18 +104,22 @@ class RoundRecord:
             new = entries[self._logged[name] :]
             self._logged[name] = len(entries)
             if new:
-                reasons = "; ".join(f"{entry['client']}: {entry['reason']}" for entry in new[:5])
+                clients: dict[str, list[ClientId]] = {}  # a reason is logged once
+                for entry in new:
+                    clients.setdefault(entry["reason"], []).append(entry["client"])
+                reasons = "; ".join(
+                    f"{_several(each)}: {reason}" for reason, each in list(clients.items())[:5]
+                )
                 log.warning("round %d: %d replies %s: %s", server_round, len(new), name, reasons)
-        for stage, clients in self.timed_out.items():
+        for stage, silent in self.timed_out.items():
             if not self._logged[stage]:
-                self._logged[stage] = len(clients)
-                names = ", ".join(str(client) for client in clients[:5])
+                self._logged[stage] = len(silent)
                 log.warning(
                     "round %d: %d clients did not answer in time (%s): %s",
                     server_round,
-                    len(clients),
+                    len(silent),
                     stage,
-                    names,
+                    _several(silent),
                 )
 
     def summary(self) -> dict[str, float | int]:
@@ -130,6 +137,34 @@ class RoundRecord:
             "seconds": self.costs.seconds,
             "schedule_seconds": self.schedule_seconds,
         }
+
+
+def _several(clients: Sequence[ClientId]) -> str:
+    """Return the first clients as text, and how many others there are."""
+    names = ", ".join(str(client) for client in clients[:5])
+    return names if len(clients) <= 5 else f"{names} and {len(clients) - 5} others"
+
+
+def why_idle(records: Iterable[RoundRecord]) -> str:
+    """Return why no client has trained in some rounds, the most frequent reasons first.
+
+    >>> refused = {"client": 3, "stage": "training", "reason": "array 'w' must be finite"}
+    >>> why_idle([RoundRecord(refused=[refused, refused]), RoundRecord()])
+    "array 'w' must be finite (2 times); no client could be asked (1 time)"
+    """
+    reasons: Counter[str] = Counter()
+    for record in records:
+        entries = [*record.refused, *record.failed]
+        reasons.update(str(entry["reason"]) for entry in entries if entry["stage"] != "evaluation")
+        silent = sum(len(clients) for clients in record.timed_out.values())
+        if silent:
+            reasons["no answer in time"] += silent
+        if not (entries or silent or record.cohort.clients):
+            reasons["no client could be asked"] += 1
+    return "; ".join(
+        f"{reason} ({count} time{'s' if count > 1 else ''})"
+        for reason, count in reasons.most_common(5)
+    )
 
 
 def metrics_by_client(
@@ -351,6 +386,7 @@ class Recorder:
             "failed": record.failed,
             "timed_out": record.timed_out,
             "late": record.late,
+            **({"metrics_left_out": left_out} if (left_out := record.metrics_left_out) else {}),
             "pending": record.pending,
             "backing_off": record.backing_off,
             "without_mod": record.without_mod,

@@ -2,7 +2,9 @@
 
 Replies are untrusted input. One bad reply could end a run or spoil the model: averaging spreads a
 NaN, and a wrong shape raises an error. Each check raises a ValueError with one sentence; the
-reply is refused, the reason is recorded, and the round continues with the other replies.
+reply is refused, the reason is recorded, and the round continues with the other replies. Metrics
+that some replies lack are left out of the others, so that clients of different versions can train
+together.
 """
 
 from __future__ import annotations
@@ -10,20 +12,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 import numpy as np
 
 from adcs._types import ClientId
 from adcs.federated.messages import (
+    ALL_CHECKS,
     Arrays,
     ClientReply,
     Layout,
     Purpose,
+    Refused,
     Reply,
     SentModel,
     Stage,
+    clean_text,
 )
 from adcs.federated.recorder import RoundRecord
 from adcs.reports.report import (
@@ -47,9 +52,19 @@ The loss and the number of examples have names that the user chooses; the norm i
 """
 
 
+EXAMPLES_FACTOR = 100.0
+"""A client may report this many times the median number of examples of the federation."""
+
+MAX_EXAMPLES = 1e7
+"""The largest number of examples where no other client has reported one."""
+
+MOST = 0.75
+"""A metric that a larger fraction of the replies has is needed by a strategy that reads metrics."""
+
+
 @dataclass(frozen=True)
 class ReplyChecks:
-    """What the metrics of a reply must contain.
+    """What is checked in replies.
 
     Attributes
     ----------
@@ -60,39 +75,68 @@ class ReplyChecks:
     required_loss_key
         A loss that the strategy itself computes with; no reply may lack it.
     max_examples
-        The largest number of examples that a client may report.
+        The largest number of examples that a client may report; None allows 100 times the
+        federation's median.
+    enabled
+        The checks that are made, by the names of `messages.CHECKS`.
+    equal_metrics
+        Whether the strategy needs the same metrics in all replies, as Flower's strategies do.
+    reads_metrics
+        Whether the strategy reads metrics with a function of the user's. Replies without a metric
+        that most others have are refused then; otherwise the metric is left out for all.
 
     Examples
     --------
-    >>> ReplyChecks("num-examples", "train_loss").max_examples
-    10000000.0
+    >>> checks = ReplyChecks("num-examples", "train_loss")
+    >>> "values" in checks.enabled, checks.max_examples
+    (True, None)
     """
 
     weight_key: str | None
     loss_key: str
     required_loss_key: str | None = None
-    max_examples: float = 1e7
+    max_examples: float | None = None
+    enabled: frozenset[str] = ALL_CHECKS
+    equal_metrics: bool = True
+    reads_metrics: bool = False
 
     def without_losses(self) -> ReplyChecks:
         """Return the checks for replies that are not training replies."""
-        return ReplyChecks(self.weight_key, "", None, self.max_examples)
+        return replace(self, loss_key="", required_loss_key=None)
 
 
-def check_metrics(metrics: Mapping[str, Any], checks: ReplyChecks) -> None:
+def check_metrics(
+    metrics: Mapping[str, Any], checks: ReplyChecks, limit: float = MAX_EXAMPLES
+) -> None:
     """Raise ValueError if the number of examples or a loss cannot be used.
 
+    Parameters
+    ----------
+    metrics
+        The metrics of a reply.
+    checks
+        What they must contain.
+    limit
+        The largest number of examples, where `checks.max_examples` sets none.
+
+    Examples
+    --------
     >>> check_metrics({"num-examples": -5}, ReplyChecks("num-examples", "train_loss"))
     Traceback (most recent call last):
     ...
-    ValueError: num-examples must lie between 0 (not included) and 1e+07, got -5
+    adcs.federated.messages.Refused: num-examples must lie between 0 (not included) and 1e+07,
+    got -5
     """
     key = checks.weight_key
     if key is not None:
         examples = _number(metrics, key)
-        if not 0 < examples <= checks.max_examples:
-            raise ValueError(
-                f"{key} must lie between 0 (not included) and {checks.max_examples:g}, "
-                f"got {examples:g}"
+        relative = checks.max_examples is None and limit != MAX_EXAMPLES
+        most = limit if checks.max_examples is None else checks.max_examples
+        if "examples" in checks.enabled and not 0 < examples <= most:
+            source = f", {EXAMPLES_FACTOR:g} times the median of the clients" if relative else ""
+            raise Refused(
+                "examples",
+                f"{key} must lie between 0 (not included) and {most:g}{source}, got {examples:g}",
             )
     if checks.loss_key in metrics:
         _loss(metrics, checks.loss_key)
@@ -133,12 +177,14 @@ def check_finite(metrics: Mapping[str, Any]) -> None:
     >>> check_finite({"eval_acc": float("nan")})
     Traceback (most recent call last):
     ...
-    ValueError: eval_acc must be finite and at most 1e+30, got nan
+    adcs.federated.messages.Refused: eval_acc must be finite and at most 1e+30, got nan
     """
     for key, value in metrics.items():
         for number in value if isinstance(value, list) else [value]:
             if not abs(number) <= MAX_VALUE:
-                raise ValueError(f"{key} must be finite and at most {MAX_VALUE:g}, got {number}")
+                raise Refused(
+                    "values", f"{key} must be finite and at most {MAX_VALUE:g}, got {number}"
+                )
 
 
 @dataclass
@@ -163,7 +209,9 @@ class ReplyReader:
     Parameters
     ----------
     checks
-        What the metrics of a reply must contain.
+        What is checked.
+    examples
+        The number of examples that each client has reported so far.
 
     Examples
     --------
@@ -177,8 +225,12 @@ class ReplyReader:
     7
     """
 
-    def __init__(self, checks: ReplyChecks) -> None:
+    def __init__(
+        self, checks: ReplyChecks, examples: Mapping[ClientId, float] | None = None
+    ) -> None:
         self.checks = checks
+        self.examples = {} if examples is None else examples
+        self._limit = MAX_EXAMPLES
         self._layouts: dict[str, Layout] = {}  # the usual layout of earlier rounds
 
     def read(
@@ -206,25 +258,23 @@ class ReplyReader:
             Whether the scheduler's reports contain the update.
         """
         usable: UsableReplies[Reply] = UsableReplies()
-        layouts: dict[ClientId, Layout] = {}
-        for client, reply in _sorted(replies):
-            if reply.error is not None:
-                record.failed.append(_entry(client, purpose.stage, reply.error))
-                continue
+        readable = self._readable(replies, purpose.model, record, purpose.stage)
+        for client, reply in readable.items():
             try:
                 report = self._report(client, purpose, reply, sketch, with_update=with_update)
                 if (reason := validate_report(report)) is not None:
                     raise ValueError(reason)
             except ValueError as error:
-                record.refused.append(_entry(client, purpose.stage, str(error)))
+                record.refused.append(_entry(client, purpose.stage, error))
                 continue
             usable.reports.append(report)
             if purpose.model is not None and _expected_answer(purpose, reply) is None:
                 usable.trained[client] = reply
-                layouts[client] = reply.layout
-        for client in self._refuse_unusual("training", layouts, record, purpose.stage):
-            del usable.trained[client]
-            usable.reports = [report for report in usable.reports if report.client != client]
+        refused = set(self._refuse_unusual("training", usable.trained, record, purpose))
+        if purpose.stage == "training":
+            refused |= self._align_metrics(usable.trained, record, purpose.stage)
+        if refused:
+            usable.reports = [each for each in usable.reports if each.client not in refused]
         return usable
 
     def read_evaluations(
@@ -232,23 +282,61 @@ class ReplyReader:
     ) -> dict[ClientId, Reply]:
         """Return the evaluation replies that can be used."""
         usable: dict[ClientId, Reply] = {}
-        for client, reply in _sorted(replies):
-            if reply.error is not None:
-                record.failed.append(_entry(client, "evaluation", reply.error))
-                continue
+        purpose = Purpose("evaluation", 0)
+        for client, reply in self._readable(replies, None, record, "evaluation").items():
             try:
-                if self.checks.weight_key is not None:
+                if self.checks.weight_key is not None and "records" in self.checks.enabled:
                     reply.check_records(arrays=False)
-                check_metrics(reply.metrics, self.checks.without_losses())
-                check_finite(reply.metrics)
+                check_metrics(reply.metrics, self.checks.without_losses(), self._limit)
+                if "values" in self.checks.enabled:
+                    check_finite(reply.metrics)
             except ValueError as error:
-                record.refused.append(_entry(client, "evaluation", str(error)))
+                record.refused.append(_entry(client, "evaluation", error))
                 continue
             usable[client] = reply
-        layouts = {client: reply.layout for client, reply in usable.items()}
-        for client in self._refuse_unusual("evaluation", layouts, record, "evaluation"):
-            del usable[client]
+        self._refuse_unusual("evaluation", usable, record, purpose)
+        self._align_metrics(usable, record, "evaluation")
         return usable
+
+    def _readable(
+        self,
+        replies: Mapping[ClientId, Reply],
+        model: SentModel | None,
+        record: RoundRecord,
+        stage: Stage,
+    ) -> dict[ClientId, Reply]:
+        """Return the replies that have a content of bounded size, sorted by client."""
+        readable: dict[ClientId, Reply] = {}
+        for client, reply in _sorted(replies):
+            if reply.error is not None:
+                record.failed.append(_entry(client, stage, reply.error))
+                continue
+            try:
+                if "sizes" in self.checks.enabled:
+                    reply.check_sizes(model)
+            except ValueError as error:
+                record.refused.append(_entry(client, stage, error))
+                continue
+            readable[client] = reply
+        self._limit = self._examples_limit(readable)
+        return readable
+
+    def _examples_limit(self, replies: Mapping[ClientId, ClientReply]) -> float:
+        """Return the largest number of examples that is plausible beside those of others."""
+        key = self.checks.weight_key
+        if key is None or self.checks.max_examples is not None:
+            return MAX_EXAMPLES
+        stated = dict(self.examples)
+        for client, reply in replies.items():
+            answer = reply.answer
+            value = reply.metrics.get(key) if answer is None else answer.get("examples")
+            if isinstance(value, (int, float)) and 0 < value < math.inf:
+                stated[client] = float(value)
+        if len(stated) < 2:
+            return MAX_EXAMPLES
+        middle = (len(stated) - 1) // 2  # Of two, the smaller: one of them may be absurd.
+        values = np.fromiter(stated.values(), np.float64, len(stated))
+        return EXAMPLES_FACTOR * float(np.partition(values, middle)[middle])
 
     def _report(
         self,
@@ -265,25 +353,29 @@ class ReplyReader:
         answer = _expected_answer(purpose, reply)
         if answer is not None:
             return self._answer_report(client, purpose, purpose.model, answer)
-        if self.checks.weight_key is not None:
+        if self.checks.weight_key is not None and "records" in self.checks.enabled:
             reply.check_records(arrays=True)
         metrics = reply.metrics
-        check_metrics(metrics, self.checks)
-        arrays = reply.checked_arrays(purpose.model)
+        check_metrics(metrics, self.checks, self._limit)
+        arrays = reply.checked_arrays(purpose.model, self.checks.enabled)
         signals: dict[str, Any] = {}
         if with_update and purpose.model.keys:
             update = purpose.model.update(arrays)
-            vector = np.concatenate([layer.ravel() for layer in update])
-            # Part of the model may be frozen; the rest of the reply can still be used.
-            if vector.any():
-                if update[-1].ndim == 1 and update[-1].size <= MAX_CLASSES:
+            del arrays
+            # The model, or the part of it that makes up the update, may be unchanged. The reply
+            # counts, and has no direction.
+            if any(layer.any() for layer in update):
+                bias = update[-1]
+                whole = len(update) == len(purpose.model.keys)
+                if whole and bias.ndim == 1 and bias.size <= MAX_CLASSES:
                     # The last array of a model is the bias of its output layer, if it has one.
-                    signals["output_bias_update"] = update[-1]
+                    signals["output_bias_update"] = bias
                 if sketch is None:
+                    vector = np.concatenate([layer.ravel() for layer in update])
                     signals["update"] = vector
                     signals["norm"] = float(np.linalg.norm(vector))
                 else:
-                    signals["sketch"] = sketch.sketch(vector)
+                    signals["sketch"] = sketch.sketch([layer.ravel() for layer in update])
         weight_key = self.checks.weight_key
         return ClientReport(
             client,
@@ -298,14 +390,17 @@ class ReplyReader:
     ) -> ClientReport:
         """Return the report in a probe handler's answer."""
         if "refused" in answer:
-            raise ValueError(str(answer["refused"])[:200])
+            raise ValueError(clean_text(answer["refused"]))
         weight_key = self.checks.weight_key
         if weight_key is not None and "examples" in answer:
-            check_metrics({weight_key: answer["examples"]}, self.checks.without_losses())
+            check_metrics(
+                {weight_key: answer["examples"]}, self.checks.without_losses(), self._limit
+            )
         sketch = None
-        if purpose.sketch is not None:
+        if purpose.sketch is not None and answer.get("unchanged") is not True:
             sketch = purpose.sketch.decode(answer.get("sketch", b""))
-            if sketch.update_size != model.size:
+            part = "missing" not in self.checks.enabled and (sketch.update_size or 0) < model.size
+            if sketch.update_size != model.size and not part:
                 raise ValueError(
                     f"sketch must be of an update of {model.size} numbers, got {sketch.update_size}"
                 )
@@ -350,11 +445,12 @@ class ReplyReader:
         return metrics[key]
 
     def _refuse_unusual(
-        self, name: str, layouts: Mapping[ClientId, Layout], record: RoundRecord, stage: Stage
+        self, name: str, replies: dict[ClientId, Reply], record: RoundRecord, purpose: Purpose
     ) -> list[ClientId]:
-        """Refuse the clients whose records differ from those of most others; return them."""
-        if not layouts:
+        """Remove and return the clients whose records differ from those of most others."""
+        if not replies or "agreement" not in self.checks.enabled:
             return []
+        layouts = {client: reply.layout for client, reply in replies.items()}
         usual = usual_layout(layouts.values(), self._layouts.get(name))
         if len(layouts) > 1 or name not in self._layouts:
             self._layouts[name] = usual
@@ -364,15 +460,46 @@ class ReplyReader:
                 f"records must be those of the other replies, {_names(usual)}, "
                 f"got {_names(layouts[client])}"
             )
-            record.refused.append(_entry(client, stage, reason))
+            record.refused.append(_entry(client, purpose.stage, Refused("agreement", reason)))
+            del replies[client]
         return unusual
+
+    def _align_metrics(
+        self, replies: dict[ClientId, Reply], record: RoundRecord, stage: Stage
+    ) -> set[ClientId]:
+        """Leave metrics out that not all replies have; return the clients that are refused."""
+        refused: set[ClientId] = set()
+        if not self.checks.equal_metrics or len(replies) < 2:
+            return refused
+        keys = {client: reply.metric_keys for client, reply in replies.items()}
+        if len(set(keys.values())) == 1:
+            return refused
+        votes = Counter(key for each in keys.values() for key in each)
+        if self.checks.reads_metrics and "agreement" in self.checks.enabled:
+            needed = {key for key, count in votes.items() if count > MOST * len(replies)}
+            for client, each in keys.items():
+                if needed - each:
+                    missing = ", ".join(sorted(name for name, _ in needed - each))
+                    reason = f"metrics must be those of the other replies, got none of {missing}"
+                    record.refused.append(_entry(client, stage, Refused("agreement", reason)))
+                    refused.add(client)
+                    del replies[client]
+            keys = {client: keys[client] for client in replies}
+        common = frozenset.intersection(*keys.values())
+        names = {name for name, _ in common}
+        dropped = {name for each in keys.values() for name, _ in each - common}
+        for client, each in keys.items():
+            if each != common:
+                replies[client].keep_metrics(names)
+        record.metrics_left_out = sorted({*record.metrics_left_out, *map(clean_text, dropped)})
+        return refused
 
 
 def usual_layout(layouts: Iterable[Layout], last: Layout | None) -> Layout:
     """Return the layout of most replies; ties go to the last round's, then to the largest.
 
-    >>> one = (("metrics", "MetricRecord", (("loss", -1),)),)
-    >>> two = (("metrics", "MetricRecord", (("accuracy", -1), ("loss", -1))),)
+    >>> one = (("arrays", "ArrayRecord", ("w",)),)
+    >>> two = (("arrays", "ArrayRecord", ("v", "w")),)
     >>> usual_layout([one, two], last=one) == one
     True
     """
@@ -390,13 +517,14 @@ def _sorted(replies: Mapping[ClientId, Reply]) -> list[tuple[ClientId, Reply]]:
     return sorted(replies.items(), key=lambda item: (isinstance(item[0], str), item[0]))
 
 
-def _entry(client: ClientId, stage: Stage, reason: str) -> dict[str, Any]:
-    return {"client": client, "stage": stage, "reason": reason}
+def _entry(client: ClientId, stage: Stage, reason: str | ValueError) -> dict[str, Any]:
+    remedy = reason.remedy if isinstance(reason, Refused) else ""
+    return {"client": client, "stage": stage, "reason": clean_text(reason) + remedy}
 
 
 def _names(layout: Layout) -> str:
-    text = ", ".join(f"{name} ({' '.join(key for key, _ in keys)})" for name, _, keys in layout)
-    return text[:200]
+    text = ", ".join(f"{name} ({' '.join(keys)})" if keys else name for name, _, keys in layout)
+    return clean_text(text, 80)
 
 
 def has_weights(cohort: Cohort) -> bool:
@@ -468,5 +596,5 @@ def _scaled(arrays: Arrays, model: SentModel, scale: float) -> Arrays:
         # A Python float as scale keeps a float32 model float32.
         key: np.asarray(sent + scale * (arrays[key] - sent), dtype=arrays[key].dtype)
         for key, sent in model.arrays.items()
-        if sent.dtype.kind == "f"
+        if sent.dtype.kind == "f" and key in arrays
     }

@@ -28,7 +28,7 @@ from adcs._types import ClientId
 from adcs.backoff import Stage, without_unanswered
 from adcs.federated.messages import Exchange, Purpose, Reply, SentModel
 from adcs.federated.probes import Probe
-from adcs.federated.recorder import Recorder, RoundRecord, metrics_by_client
+from adcs.federated.recorder import Recorder, RoundRecord, metrics_by_client, why_idle
 from adcs.federated.replies import ReplyChecks, ReplyReader, apply_weights, has_weights
 from adcs.federated.warn_once import WarnOnce
 from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent
@@ -147,6 +147,9 @@ class RoundDriver(Generic[Reply]):
     unweighted
         The name of a strategy that does not average by `checks.weight_key`, so that a cohort's
         weights cannot be applied; None if it does.
+    stop_after
+        After so many rounds in a row in which no client has trained, `finish_training` raises a
+        RuntimeError with the reasons; None never does.
 
     Attributes
     ----------
@@ -178,6 +181,7 @@ class RoundDriver(Generic[Reply]):
         observers: Iterable[Observer] = (),
         warn_once: WarnOnce | None = None,
         unweighted: str | None = None,
+        stop_after: int | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.checks = checks
@@ -186,7 +190,9 @@ class RoundDriver(Generic[Reply]):
         self.warn_once = WarnOnce() if warn_once is None else warn_once
         self.unweighted = unweighted
         self.round: Round[Reply] | None = None
-        self._reader = ReplyReader(checks)
+        self.stop_after = stop_after
+        self._idle: list[RoundRecord] = []  # the last rounds, if no client has trained in them
+        self._reader = ReplyReader(checks, recorder.examples)
         self._sketch: Sketcher | None = scheduler.sketch
 
     def begin(self) -> Round[Reply]:
@@ -390,7 +396,21 @@ class RoundDriver(Generic[Reply]):
             )
             for observer in self.observers:
                 observer.on_round(finished)
+        self._stop_if_idle(record)
         return record
+
+    def _stop_if_idle(self, record: RoundRecord) -> None:
+        """Raise RuntimeError if no client has trained for `stop_after` rounds."""
+        self._idle = [] if record.trained else [*self._idle, record]
+        if self.stop_after is None or len(self._idle) < self.stop_after:
+            return
+        rounds, reasons = len(self._idle), why_idle(self._idle)
+        self._idle = []
+        self.close()
+        raise RuntimeError(
+            f"no client has trained in the last {rounds} rounds (stop_after={self.stop_after}): "
+            + reasons
+        )
 
     def observe_evaluation(
         self, replies: Mapping[ClientId, Reply]

@@ -61,28 +61,15 @@ class StartProxy:
         delattr(object.__getattribute__(self, "_parts")[0], name)
 
 
-def bind_start(strategy: Strategy, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Return the arguments of a call of a strategy's `start` by name, defaults included.
+def has_own_start(strategy: Strategy) -> bool:
+    """Return whether a strategy overrides `start`.
 
     >>> from flwr.serverapp.strategy import FedAvg
-    >>> bind_start(FedAvg(), "grid", "arrays", num_rounds=5)["timeout"]
-    3600
-    >>> bind_start(FedAvg(), "grid", "arrays", rounds=5)
-    Traceback (most recent call last):
-    ...
-    TypeError: FedAvg.start: got an unexpected keyword argument 'rounds'
+    >>> has_own_start(FedAvg())
+    False
     """
-    signature = inspect.signature(strategy.start)
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{type(strategy).__name__}.start: {error}") from None
-    bound.apply_defaults()
-    named: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
-        keywords = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-        named |= value if keywords else {name: value}
-    return named
+    own: bool = inspect.getattr_static(type(strategy), "start") is not Strategy.start
+    return own
 
 
 def call_start(strategy: Strategy, wrapper: Strategy, *args: Any, **kwargs: Any) -> Result:

@@ -13,6 +13,9 @@ from adcs.federated.messages import SentModel
 from adcs.federated.probes import ANSWER, QUESTION, answer_partition, answer_probe
 from adcs.flower.transport import FlowerReply, find_question, sent_arrays
 
+AT_CLIENT = frozenset({"values", "shapes"})
+"""What is checked before an update is sketched; the server checks the rest."""
+
 
 def probe_mod(
     message: Message, context: Context, call_next: Callable[[Message, Context], Message]
@@ -48,7 +51,7 @@ def probe_mod(
     trained = FlowerReply(reply)
 
     def update() -> list[Any]:
-        return model.update(trained.checked_arrays(model))
+        return model.update(trained.checked_arrays(model, AT_CLIENT))
 
     return _answer(message, answer_probe(question, trained.metrics, update, seconds))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import time
@@ -12,20 +13,10 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import (
-    Bulyan,
-    FedMedian,
-    FedTrimmedAvg,
-    FedXgbBagging,
-    FedXgbCyclic,
-    Krum,
-    QFedAvg,
-    Result,
-    Strategy,
-)
+from flwr.serverapp.strategy import Result, Strategy
 
 from adcs._types import ClientId
-from adcs._validation import check_number
+from adcs._validation import check_int, check_number
 from adcs.federated.client_registry import ClientRegistry, PendingMessage, node_client_id
 from adcs.federated.messages import Exchange, Purpose
 from adcs.federated.probes import plan_probe
@@ -33,7 +24,17 @@ from adcs.federated.recorder import Recorder, RoundRecord, evaluation_summaries
 from adcs.federated.replies import ReplyChecks
 from adcs.federated.round import ClientsPerRound, RoundDriver, cohort_size
 from adcs.federated.warn_once import WarnOnce
-from adcs.flower.own_start import bind_start, call_start
+from adcs.flower.own_start import call_start, has_own_start
+from adcs.flower.strategies import (
+    CheckSetting,
+    averages_by_weight,
+    check_kinds,
+    enabled_checks,
+    explain_error,
+    innermost,
+    reads_metrics,
+    uses_flowers_aggregation,
+)
 from adcs.flower.transport import (
     FlowerReply,
     Transport,
@@ -57,9 +58,6 @@ APP_RAISED = 2
 
 DEFAULT_TIMEOUT = 3600.0
 """Seconds that Flower waits for replies if `start` is not told otherwise."""
-
-UNWEIGHTED = (Bulyan, FedMedian, FedTrimmedAvg, FedXgbBagging, FedXgbCyclic, Krum, QFedAvg)
-"""Flower's strategies that aggregate without weights, or with weights of their own."""
 
 
 @dataclass
@@ -125,10 +123,18 @@ class Scheduled(Strategy):
         Whether to ask each new node, once, for its partition id, which is its identity when nodes
         are not authenticated. Needs `probe_mod` at the client; False uses node ids.
     max_examples
-        The largest number of examples that a client may report; a larger one is refused.
+        The largest number of examples that a client may report; a larger one is refused. By
+        default 100 times the median of the clients' numbers.
+    checks
+        What replies are checked for. "auto" is what the strategy needs, "strict" everything, and
+        "lenient" only what protects the run; or a collection of the names in
+        `adcs.federated.CHECKS`.
     folder
         A run folder for a record of each round and for checkpoints. Resumes if the folder has a
         checkpoint.
+    stop_after
+        After so many rounds in a row in which no client has trained, the run stops with a
+        RuntimeError that gives the reasons; None goes on.
     observers
         Observers of the run (`adcs.observers`).
 
@@ -154,18 +160,22 @@ class Scheduled(Strategy):
         patience: float = 600.0,
         authenticated: bool = False,
         partition_ids: bool = True,
-        max_examples: float = 1e7,
+        max_examples: float | None = None,
+        checks: CheckSetting = "auto",
         folder: str | Path | None = None,
+        stop_after: int | None = 10,
         observers: Iterable[Observer] = (),
     ) -> None:
-        _check_kinds(strategy, scheduler)
+        check_kinds(strategy, scheduler)
         if isinstance(arrays, str):
             raise ValueError(f"arrays must be a list of patterns, got the string {arrays!r}")
         if not callable(clients_per_round):
             cohort_size(clients_per_round, 1)
         for name, value in (("patience", patience), ("max_examples", max_examples)):
-            if value != math.inf:
+            if value is not None and value != math.inf:
                 check_number(name, value, minimum=0)
+        if stop_after is not None:
+            check_int("stop_after", stop_after, minimum=1)
         self.strategy = strategy
         self.scheduler = scheduler
         self.clients_per_round = clients_per_round
@@ -173,21 +183,25 @@ class Scheduled(Strategy):
         self.arrays = None if arrays is None else tuple(arrays)
         self.probe_timeout = probe_timeout
         inner = innermost(strategy)
-        checks = ReplyChecks(
+        reply_checks = ReplyChecks(
             weight_key=getattr(inner, "weighted_by_key", None),
             loss_key=loss_key,
             required_loss_key=getattr(inner, "train_loss_key", None),
             max_examples=max_examples,
+            enabled=enabled_checks(checks, strategy),
+            equal_metrics=uses_flowers_aggregation(strategy),
+            reads_metrics=reads_metrics(strategy),
         )
         per_round = "a function" if callable(clients_per_round) else clients_per_round
         config = {"strategy": type(strategy).__name__, "clients_per_round": per_round}
         self._warn_once = WarnOnce(log)
         self._driver = RoundDriver[FlowerReply](
             scheduler,
-            checks,
+            reply_checks,
             Recorder(folder, scheduler, "flower", config),
             observers=observers,
             warn_once=self._warn_once,
+            stop_after=stop_after,
             unweighted=None if averages_by_weight(strategy) else type(strategy).__name__,
         )
         self._registry = ClientRegistry[int](
@@ -197,6 +211,7 @@ class Scheduled(Strategy):
         self._current: _FlowerRound | None = None
         self._evaluating: tuple[list[Message], Callable[[], float]] = ([], time.monotonic)
         self._without_mod: set[int] = set()
+        self._own_start = has_own_start(strategy)
         self._timeout: float | None = DEFAULT_TIMEOUT
         self._evaluate_config = ConfigRecord()
         fraction = getattr(inner, "fraction_train", 1.0)
@@ -249,7 +264,9 @@ class Scheduled(Strategy):
         self._timeout = named.get("timeout", DEFAULT_TIMEOUT)
         self._evaluate_config = named.get("evaluate_config") or ConfigRecord()
         try:
-            return call_start(self.strategy, self, *args, **kwargs)
+            if self._own_start:
+                return call_start(self.strategy, self, *args, **kwargs)
+            return super().start(*args, **kwargs)
         finally:
             self._driver.end()
 
@@ -306,6 +323,7 @@ class Scheduled(Strategy):
             errors = [reply for reply in answered.values() if reply.error is not None]
             messages = [reply.message for reply in (*usable.values(), *errors)]
             arrays, metrics = self.strategy.aggregate_train(this_round.server_round + 1, messages)
+        self._explain_errors(this_round.record)
         record = driver.finish_training(() if arrays is None else usable)
         combined = MetricRecord() if metrics is None else metrics
         for name, value in record.summary().items():
@@ -403,6 +421,13 @@ class Scheduled(Strategy):
                 ", ".join(str(node) for node in new),
             )
 
+    def _explain_errors(self, record: RoundRecord) -> None:
+        """Log what known errors of clients mean, once each."""
+        for entry in record.failed:
+            meaning = explain_error(entry["reason"])
+            if meaning is not None:
+                self._warn_once(meaning, meaning)
+
     def _observe_late(
         self,
         late: Iterable[tuple[PendingMessage[int], FlowerReply]],
@@ -446,35 +471,25 @@ class Scheduled(Strategy):
         return self._timeout if self.probe_timeout is None else self.probe_timeout
 
 
-def innermost(strategy: Strategy) -> Strategy:
-    """Return the strategy that others (differential privacy) are wrapped around."""
-    while isinstance(inner := getattr(strategy, "strategy", None), Strategy):
-        strategy = inner
-    return strategy
-
-
-def averages_by_weight(strategy: Strategy) -> bool:
-    """Return whether the strategy averages models by its `weighted_by_key`.
+def bind_start(strategy: Strategy, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a call of a strategy's `start` by name, defaults included.
 
     >>> from flwr.serverapp.strategy import FedAvg
-    >>> averages_by_weight(FedAvg()), averages_by_weight(QFedAvg(client_learning_rate=0.1))
-    (True, False)
+    >>> bind_start(FedAvg(), "grid", "arrays", num_rounds=5)["timeout"]
+    3600
+    >>> bind_start(FedAvg(), "grid", "arrays", rounds=5)
+    Traceback (most recent call last):
+    ...
+    TypeError: FedAvg.start: got an unexpected keyword argument 'rounds'
     """
-    inner = innermost(strategy)
-    return hasattr(inner, "weighted_by_key") and not isinstance(inner, UNWEIGHTED)
-
-
-def _check_kinds(strategy: object, scheduler: object) -> None:
-    """Refuse anything but a strategy of Flower's message API and a scheduler."""
-    if not isinstance(strategy, Strategy):
-        raise ValueError(
-            "strategy must be one of flwr.serverapp.strategy, got "
-            f"{type(strategy).__module__}.{type(strategy).__name__}"
-        )
-    if not isinstance(scheduler, Scheduler):
-        raise ValueError(f"scheduler must be a scheduler, such as adcs.ADCS(), got {scheduler!r}")
-    if getattr(strategy, "accountant", None) is not None:
-        raise ValueError(
-            "a privacy accountant counts the nodes that its strategy addresses, which are all of "
-            "them here; give the strategy no accountant"
-        )
+    signature = inspect.signature(strategy.start)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{type(strategy).__name__}.start: {error}") from None
+    bound.apply_defaults()
+    named: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        keywords = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+        named |= value if keywords else {name: value}
+    return named

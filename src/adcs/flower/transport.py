@@ -6,17 +6,44 @@ Flower forgets a message whose reply did not come in time, while the node contin
 
 from __future__ import annotations
 
+import io
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from adcs.federated.client_registry import ClientRegistry, PendingMessage
-from adcs.federated.messages import Arrays, ClientReply, Layout, Purpose, SentModel
+from adcs.federated.messages import (
+    ALL_CHECKS,
+    MAX_METRICS,
+    Arrays,
+    ClientReply,
+    Layout,
+    MetricKey,
+    Purpose,
+    Refused,
+    SentModel,
+    check_values,
+    clean_text,
+)
 from adcs.federated.probes import ANSWER, QUESTION, Probe, ProbeQuestion
+
+MAX_RECORDS = 64
+"""A reply with more records is refused unread."""
+
+MAX_LIST = 100_000
+"""A reply with more numbers in lists of metrics is refused unread."""
+
+HEADER_BYTES = 4096
+"""An array of so many bytes more than its numbers need is refused unread."""
+
+OBJECT_BYTES = 64 * 2**20
+"""By how much a serialised object, such as trees, may be larger than four times that sent."""
 
 
 def clock_of(grid: Grid) -> Callable[[], float]:
@@ -91,15 +118,19 @@ class FlowerReply(ClientReply):
     """
 
     def __init__(self, message: Message) -> None:
+        if message.has_error():
+            # Strategies log the reason, which is a client's text.
+            error = message.error
+            message.error = Error(error.code, clean_text(error.reason))
         self.message = message
+        self._metrics: dict[str, Any] | None = None
 
     @property
     def error(self) -> str | None:
         """Flower's error code and reason, or None."""
         if not self.message.has_error():
             return None
-        error = self.message.error
-        return f"error {error.code}: {str(error.reason)[:200]}"
+        return f"error {self.message.error.code}: {self.message.error.reason}"
 
     @property
     def nbytes(self) -> int:
@@ -109,25 +140,54 @@ class FlowerReply(ClientReply):
     @property
     def metrics(self) -> dict[str, Any]:
         """The metrics of all MetricRecords together."""
-        return metrics_of(self.message.content)
+        if self._metrics is None:
+            self._metrics = metrics_of(self.message.content)
+        return self._metrics
+
+    @property
+    def metric_keys(self) -> frozenset[MetricKey]:
+        """The metrics by name, with the lengths of lists."""
+        return frozenset(
+            (key, len(value) if isinstance(value, list) else -1)
+            for key, value in self.metrics.items()
+        )
 
     @property
     def layout(self) -> Layout:
-        """Names, kinds and keys of the ArrayRecords and MetricRecords."""
+        """Names and kinds of the ArrayRecords and MetricRecords, and the keys of arrays."""
         return tuple(
             (
                 name,
                 type(record).__name__,
-                tuple(
-                    sorted(
-                        (key, len(value) if isinstance(value, list) else -1)
-                        for key, value in record.items()
-                    )
-                ),
+                tuple(sorted(record)) if isinstance(record, ArrayRecord) else (),
             )
             for name, record in sorted(self.message.content.items())
             if isinstance(record, (ArrayRecord, MetricRecord))
         )
+
+    def check_sizes(self, model: SentModel | None) -> None:
+        """Raise `Refused` if there is too much to read, by what the headers say."""
+        content = self.message.content
+        if len(content) > MAX_RECORDS:
+            raise Refused(
+                "sizes", f"reply must have at most {MAX_RECORDS} records, got {len(content)}"
+            )
+        values = [record for record in content.values() if not isinstance(record, ArrayRecord)]
+        count = sum(len(record) for record in values)
+        if count > MAX_METRICS:
+            raise Refused("sizes", f"reply must have at most {MAX_METRICS} metrics, got {count}")
+        numbers = sum(
+            len(value) for record in values for value in record.values() if isinstance(value, list)
+        )
+        if numbers > MAX_LIST:
+            raise Refused(
+                "sizes", f"lists of metrics must have at most {MAX_LIST} numbers, got {numbers}"
+            )
+        sent = {} if model is None else model.arrays
+        for record in content.values():
+            if isinstance(record, ArrayRecord):
+                for key, array in record.items():
+                    _check_array_size(key, array, sent.get(key))
 
     @property
     def answer(self) -> dict[str, Any] | None:
@@ -138,6 +198,16 @@ class FlowerReply(ClientReply):
     def arrays(self, model: SentModel) -> Arrays:
         """Return the arrays of the model's record, or raise ValueError if one cannot be read."""
         return read_arrays(self._array_record(model)[1])
+
+    def checked_arrays(self, model: SentModel, checks: Collection[str] = ALL_CHECKS) -> Arrays:
+        """Return the model's arrays after the checks; other ArrayRecords are checked as well."""
+        checked = super().checked_arrays(model, checks)
+        model_record = self._array_record(model)[0]
+        for name, record in self.message.content.items():
+            if isinstance(record, ArrayRecord) and name != model_record and "values" in checks:
+                for key, array in record.items():
+                    check_values(key, _read_array(key, array))
+        return checked
 
     def replace_arrays(self, arrays: Mapping[str, NDArray[Any]], model: SentModel) -> None:
         """Replace arrays in a copy of the model's record."""
@@ -155,12 +225,19 @@ class FlowerReply(ClientReply):
                 changed[key] = value
                 self._replace_record(name, changed)
 
+    def keep_metrics(self, keys: Collection[str]) -> None:
+        """Remove all other metrics, in copies of their records."""
+        for name, record in list(self.message.content.items()):
+            if isinstance(record, MetricRecord) and any(key not in keys for key in record):
+                kept = {key: value for key, value in record.items() if key in keys}
+                self._replace_record(name, MetricRecord(kept))
+
     def check_records(self, *, arrays: bool) -> None:
         """Raise ValueError unless there is one record of each kind, as Flower's strategies need."""
         for kind in (ArrayRecord, MetricRecord) if arrays else (MetricRecord,):
             count = sum(isinstance(record, kind) for record in self.message.content.values())
             if count != 1:
-                raise ValueError(f"reply must have one {kind.__name__}, got {count}")
+                raise Refused("records", f"reply must have one {kind.__name__}, got {count}")
 
     def _array_record(self, model: SentModel) -> tuple[str, ArrayRecord]:
         """Return the ArrayRecord of the name that was sent, else the first one."""
@@ -172,6 +249,7 @@ class FlowerReply(ClientReply):
 
     def _replace_record(self, name: str, record: ArrayRecord | MetricRecord) -> None:
         self.message.content = RecordDict({**dict(self.message.content.items()), name: record})
+        self._metrics = None
 
 
 def metrics_of(content: RecordDict) -> dict[str, Any]:
@@ -195,18 +273,41 @@ def read_arrays(record: ArrayRecord) -> Arrays:
     >>> read_arrays(ArrayRecord({"w": Array(np.ones(2))}))
     {'w': array([1., 1.])}
     """
-    arrays: Arrays = {}
-    for key, array in record.items():
-        try:
-            arrays[key] = array.numpy()
-        except Exception as error:  # np.load raises many kinds on foreign bytes
-            raise ValueError(f"array {key!r} cannot be read: {str(error)[:80]}") from error
-        if tuple(array.shape) != arrays[key].shape:
-            raise ValueError(
-                f"array {key!r} must have the shape of its header {tuple(array.shape)}, "
-                f"got {arrays[key].shape}"
-            )
-    return arrays
+    return {key: _read_array(key, array) for key, array in record.items()}
+
+
+def _read_array(key: str, array: Array) -> NDArray[Any]:
+    try:
+        values: NDArray[Any] = array.numpy()
+    except Exception as error:  # np.load raises many kinds on foreign bytes
+        raise ValueError(f"array {key!r} cannot be read: {str(error)[:80]}") from error
+    if tuple(array.shape) != values.shape:
+        raise ValueError(
+            f"array {key!r} must have the shape of its header {tuple(array.shape)}, "
+            f"got {values.shape}"
+        )
+    return values
+
+
+def _check_array_size(key: str, array: Array, sent: NDArray[Any] | None) -> None:
+    """Raise `Refused` if an array has other bytes than its header says, or too many."""
+    held = len(array.data)
+    if sent is not None and sent.dtype == np.uint8:
+        most = 4 * sent.nbytes + OBJECT_BYTES
+        if held > most:
+            raise Refused("sizes", f"array {key!r} must have at most {most} bytes, got {held}")
+    try:
+        file = io.BytesIO(array.data[:HEADER_BYTES])
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0
+        if version != (1, 0):
+            read = np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    except Exception:  # Damaged headers fail in many ways; reading the array says which.
+        return
+    needed = math.prod(shape) * dtype.itemsize + file.tell()
+    if held != needed:
+        raise Refused("sizes", f"array {key!r} declares {needed} bytes, but the reply holds {held}")
 
 
 def sent_arrays(content: RecordDict) -> tuple[str, Arrays]:

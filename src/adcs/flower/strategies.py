@@ -1,0 +1,216 @@
+"""What is known about Flower's strategies: how they aggregate, and what they need in replies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdagrad,
+    FedAdam,
+    FedAvgM,
+    FedMedian,
+    FedTrimmedAvg,
+    FedXgbBagging,
+    FedXgbCyclic,
+    FedYogi,
+    Krum,
+    QFedAvg,
+    Strategy,
+)
+
+from adcs._validation import did_you_mean
+from adcs.federated.messages import ALL_CHECKS
+from adcs.schedulers.base import Scheduler
+
+UNWEIGHTED = (Bulyan, FedMedian, FedTrimmedAvg, FedXgbBagging, FedXgbCyclic, Krum, QFedAvg)
+"""Flower's strategies that aggregate without weights, or with weights of their own."""
+
+PRIVATE = (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
+
+WHOLE_MODEL = (*PRIVATE, FedAdagrad, FedAdam, FedAvgM, FedYogi, QFedAvg)
+"""Flower's strategies that raise an error if replies lack an array of the model."""
+
+LENIENT = frozenset({"sizes", "values", "examples"})
+"""The checks of `checks="lenient"`: they protect the run, whatever a strategy can aggregate."""
+
+CheckSetting = str | Collection[str]
+"""The setting `checks=`: "auto", "strict", "lenient", or names of checks."""
+
+
+def innermost(strategy: Strategy) -> Strategy:
+    """Return the strategy that others (differential privacy) are wrapped around.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> base = FedAvg()
+    >>> innermost(DifferentialPrivacyServerSideFixedClipping(base, 1.0, 1.0, 2)) is base
+    True
+    """
+    while isinstance(inner := getattr(strategy, "strategy", None), Strategy):
+        strategy = inner
+    return strategy
+
+
+def averages_by_weight(strategy: Strategy) -> bool:
+    """Return whether the strategy averages models by its `weighted_by_key`.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> averages_by_weight(FedAvg()), averages_by_weight(QFedAvg(client_learning_rate=0.1))
+    (True, False)
+    """
+    inner = innermost(strategy)
+    return hasattr(inner, "weighted_by_key") and not isinstance(inner, UNWEIGHTED)
+
+
+def uses_flowers_aggregation(strategy: Strategy, method: str = "aggregate_train") -> bool:
+    """Return whether replies reach Flower's own aggregation, which checks that they are alike.
+
+    An aggregation of the user's own may take replies that differ. One that calls Flower's, as
+    `super().aggregate_train(...)`, may not.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> class Own(FedAvg):
+    ...     def aggregate_train(self, server_round, replies):
+    ...         return None, None
+    >>> uses_flowers_aggregation(FedAvg()), uses_flowers_aggregation(Own())
+    (True, False)
+    """
+    inner = innermost(strategy)
+    for kind in type(inner).__mro__:
+        if method not in vars(kind):
+            continue
+        if kind.__module__.startswith("flwr."):
+            return kind is not Strategy
+        code = getattr(vars(kind)[method], "__code__", None)
+        names = () if code is None else code.co_names
+        if method not in names and "_check_and_log_replies" not in names:
+            return False
+    return False
+
+
+def reads_metrics(strategy: Strategy) -> bool:
+    """Return whether the strategy aggregates metrics with a function of the user's.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> reads_metrics(FedAvg()), reads_metrics(FedAvg(train_metrics_aggr_fn=max))
+    (False, True)
+    """
+    inner = innermost(strategy)
+    functions = [
+        getattr(inner, f"{stage}_metrics_aggr_fn", None) for stage in ("train", "evaluate")
+    ]
+    return any(
+        not str(getattr(function, "__module__", "")).startswith("flwr.")
+        for function in functions
+        if function is not None
+    )
+
+
+def enabled_checks(setting: CheckSetting, strategy: Strategy) -> frozenset[str]:
+    """Return the names of the checks that a setting switches on.
+
+    Parameters
+    ----------
+    setting
+        "auto" checks what the strategy needs; "strict" checks everything, "lenient" only what
+        protects the run; a collection of names switches on these.
+    strategy
+        The strategy.
+
+    Examples
+    --------
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> sorted(ALL_CHECKS - enabled_checks("auto", FedAvg()))
+    ['missing']
+    >>> enabled_checks(["shape"], FedAvg())
+    Traceback (most recent call last):
+    ...
+    ValueError: checks must be "auto", "strict", "lenient" or names of checks, got 'shape'; did you
+    mean shapes?
+    """
+    if setting == "strict":
+        return ALL_CHECKS
+    if setting == "lenient":
+        return LENIENT
+    if setting == "auto":
+        flowers = uses_flowers_aggregation(strategy)
+        whole = isinstance(strategy, PRIVATE) or isinstance(innermost(strategy), WHOLE_MODEL)
+        left_out = set() if flowers else {"records", "extra"}
+        if not (flowers and whole):
+            left_out.add("missing")
+        return ALL_CHECKS - left_out
+    names = [setting] if isinstance(setting, str) else list(setting)
+    for name in names:
+        if name not in ALL_CHECKS:
+            hint = did_you_mean(str(name), sorted(ALL_CHECKS))
+            raise ValueError(
+                'checks must be "auto", "strict", "lenient" or names of checks, got '
+                f"{name!r}; {hint}"
+            )
+    return frozenset(names)
+
+
+def check_kinds(strategy: object, scheduler: object) -> None:
+    """Raise ValueError for anything but a strategy of Flower's message API and a scheduler.
+
+    >>> check_kinds("FedAvg", None)
+    Traceback (most recent call last):
+    ...
+    ValueError: strategy must be one of flwr.serverapp.strategy, got builtins.str
+    """
+    kind = type(strategy)
+    if any(each.__module__.startswith("flwr.server.") for each in kind.__mro__):
+        raise ValueError(
+            f"{kind.__name__} is a strategy of Flower's legacy API (flwr.server.strategy), which "
+            f"has no messages to schedule: use that of flwr.serverapp.strategy in a ServerApp "
+            "with @app.main(), and a ClientApp with @app.train() in place of NumPyClient; "
+            "docs/flower.md shows how to migrate"
+        )
+    if not isinstance(strategy, Strategy):
+        raise ValueError(
+            "strategy must be one of flwr.serverapp.strategy, got "
+            f"{kind.__module__}.{kind.__name__}"
+        )
+    if not isinstance(scheduler, Scheduler):
+        raise ValueError(f"scheduler must be a scheduler, such as adcs.ADCS(), got {scheduler!r}")
+    if getattr(strategy, "accountant", None) is not None:
+        raise ValueError(
+            "a privacy accountant counts the nodes that its strategy addresses, which are all of "
+            "them here; give the strategy no accountant"
+        )
+
+
+def explain_error(reason: str) -> str | None:
+    """Return what an error of a client means and what to do, if it is a known one.
+
+    >>> explain_error("KeyError: 'secaggplus_configs'").split(":")[0]
+    'the ClientApp uses secaggplus_mod'
+    """
+    for sign, meaning in KNOWN_ERRORS.items():
+        if sign in reason:
+            return meaning
+    return None
+
+
+KNOWN_ERRORS: dict[str, str] = {
+    "secaggplus_configs": (
+        "the ClientApp uses secaggplus_mod: SecAgg+ works only with Flower's legacy workflow, "
+        "which does not run strategies of flwr.serverapp. Remove the mod; for privacy, the "
+        "DifferentialPrivacy strategies and mods work with a scheduler"
+    ),
+    "fitins": (
+        "the ClientApp is of Flower's legacy API (NumPyClient or client_fn): move its fit() into "
+        "a function under @app.train() and its evaluate() under @app.evaluate(); docs/flower.md "
+        "shows how to migrate"
+    ),
+}
+"""Parts of the reasons of errors, and what they mean."""
