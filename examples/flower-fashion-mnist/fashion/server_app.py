@@ -33,7 +33,8 @@ def main(grid: Grid, context: Context) -> None:
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord({"w": Array(workload(config).initial())}),
-        num_rounds=rounds,
+        # After a restart of the server, the folder has the rounds that were done.
+        num_rounds=rounds - strategy.rounds_done,
         timeout=float(config["timeout"]),
     )
     text = table(folder)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adcs import metrics
+from adcs._serialization import pack, unpack
 from adcs._types import ClientId
 from adcs.backoff import Backoff
-from adcs.run_folder import Ledger, RunFolder, plain
+from adcs.run_folder import REMEDY, InUse, Ledger, RunFolder, plain, write_atomically
 from adcs.schedulers.base import Cohort, Scheduler
 from adcs.schedulers.choice import RECORDED_LIMIT, as_record, explain_choice
 
@@ -243,6 +247,10 @@ class Recorder:
         The arrays that make up the update; None before the first round.
     backoff
         The clients that have failed, and how long each is left alone.
+    model
+        The model after the last round, for the checkpoint; None if it is not saved.
+    strategy_state
+        What the server's strategy keeps between rounds, for the checkpoint.
 
     Examples
     --------
@@ -265,6 +273,9 @@ class Recorder:
         self.examples: dict[ClientId, float] = {}
         self.update_keys: tuple[str, ...] | None = None
         self.backoff = Backoff()
+        self.model: dict[str, NDArray[Any]] | None = None
+        self.strategy_state: Any = None
+        self._parts: dict[str, str] = {}  # the files of the last checkpoint
         self._scheduler = scheduler
         self._task = engine
         self._folder: RunFolder | None = None
@@ -284,13 +295,39 @@ class Recorder:
                 )
         else:
             self._folder = RunFolder.create(folder, ours)
-        state = self._folder.load_checkpoint(self._task)
-        if state is not None:
-            with self._folder.restoring(self._task):
-                self._resume(state)
+        with self._folder.locked():
+            state = self._folder.load_checkpoint(self._task)
+            if state is not None:
+                self._parts = {str(k): str(v) for k, v in state.get("parts", {}).items()}
+                parts = {name: self._load_part(file) for name, file in self._parts.items()}
+                with self._folder.restoring(self._task):
+                    self._resume({**state, **parts})
+
+    @property
+    def saves(self) -> bool:
+        """Whether rounds are written to a folder."""
+        return self._folder is not None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder for a run; raise InUse if another process runs in it, or has run."""
+        if self._folder is None:
+            yield
+            return
+        with self._folder.locked():
+            state = self._folder.load_checkpoint(self._task)
+            done = 0 if state is None else int(state["rounds_done"])
+            if done != self.rounds_done:
+                raise InUse(
+                    f"{self._folder.path} has {done} rounds and had {self.rounds_done} when it was "
+                    "opened: another process has run in it; start this one again"
+                )
+            yield
 
     def _resume(self, state: Mapping[str, Any]) -> None:
         self._scheduler.restore(state["scheduler"])
+        self.model = state.get("model")
+        self.strategy_state = state.get("strategy")
         self.rounds_done = int(state["rounds_done"])
         self.costs = Ledger(**state["costs"])
         self.counts = Counter(dict(state["counts"]))
@@ -352,10 +389,20 @@ class Recorder:
         with folder.writer(self._task, self._offset) as lines:
             lines.append(line)
             self._offset = lines.offset
+        before = set(self._parts.values())
+        self._parts = {
+            name: self._save_part(folder, name, value)
+            for name, value in (
+                ("scheduler", self._scheduler.state()),
+                ("model", self.model),
+                ("strategy", self.strategy_state),
+            )
+            if value is not None
+        }
         folder.save_checkpoint(
             self._task,
             {
-                "scheduler": self._scheduler.state(),
+                "parts": self._parts,
                 "rounds_done": self.rounds_done,
                 "costs": self.costs.as_dict(),
                 "counts": [[client, count] for client, count in self.counts.items()],
@@ -365,6 +412,26 @@ class Recorder:
                 "offset": self._offset,
             },
         )
+        # The checkpoint no longer refers to these.
+        for file in before.difference(self._parts.values()):
+            (folder.path / "checkpoints" / file).unlink(missing_ok=True)
+
+    def _save_part(self, folder: RunFolder, name: str, value: Any) -> str:
+        """Write a part of the checkpoint under a name made from its content, if it is new."""
+        data = pack({"value": value})
+        file = f"{self._task}.{name}-{hashlib.sha256(data).hexdigest()[:16]}"
+        if self._parts.get(name) != file:
+            write_atomically(folder.path / "checkpoints" / file, data)
+        return file
+
+    def _load_part(self, file: str) -> Any:
+        assert self._folder is not None
+        path = self._folder.path / "checkpoints" / Path(file).name
+        try:
+            return unpack(path.read_bytes())["value"]
+        except (OSError, ValueError, LookupError) as error:
+            main = path.with_name(self._task)
+            raise ValueError(f"{path}, a part of {main}, cannot be read; {REMEDY}") from error
 
     def _line(self, record: RoundRecord) -> dict[str, Any]:
         line: dict[str, Any] = {

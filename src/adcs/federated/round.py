@@ -17,9 +17,10 @@ A framework carries the messages; a `RoundDriver` does the rest. One round, in o
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 from numpy.typing import NDArray
@@ -39,6 +40,10 @@ from adcs.schedulers.base import Cohort, Request, Scheduler
 
 ClientsPerRound = int | float | Callable[[int], int | float]
 """A number of clients, a fraction of those connected, or a function of the round."""
+
+
+DEFAULT_SKETCH = Sketcher(size=256)
+"""How large updates are sketched if the scheduler does not say."""
 
 
 def cohort_size(setting: ClientsPerRound, connected: int, server_round: int = 1) -> int:
@@ -150,6 +155,8 @@ class RoundDriver(Generic[Reply]):
     stop_after
         After so many rounds in a row in which no client has trained, `finish_training` raises a
         RuntimeError with the reasons; None never does.
+    sketch_above
+        Updates of more numbers than this are sketched if the scheduler has no `sketch` of its own.
 
     Attributes
     ----------
@@ -182,6 +189,7 @@ class RoundDriver(Generic[Reply]):
         warn_once: WarnOnce | None = None,
         unweighted: str | None = None,
         stop_after: int | None = None,
+        sketch_above: float = math.inf,
     ) -> None:
         self.scheduler = scheduler
         self.checks = checks
@@ -193,6 +201,8 @@ class RoundDriver(Generic[Reply]):
         self.stop_after = stop_after
         self._idle: list[RoundRecord] = []  # the last rounds, if no client has trained in them
         self._reader = ReplyReader(checks, recorder.examples)
+        self.sketch_above = sketch_above
+        self._announced_sketch = 0  # the size of updates for which it was logged
         self._sketch: Sketcher | None = scheduler.sketch
 
     def begin(self) -> Round[Reply]:
@@ -211,6 +221,8 @@ class RoundDriver(Generic[Reply]):
         model = SentModel(arrays, patterns, self.recorder.update_keys, record_name)
         self.recorder.update_keys = model.keys
         self._current().model = model
+        if self.scheduler.sketch is None:
+            self._sketch = DEFAULT_SKETCH if model.size > self.sketch_above else None
         return model
 
     def observe_late(self, purpose: Purpose, client: ClientId, reply: Reply) -> None:
@@ -253,8 +265,25 @@ class RoundDriver(Generic[Reply]):
         offered = self._offered(available, m)
         may_ask = set(offered)
         current.record.backing_off = [client for client in available if client not in may_ask]
-        current.request = self.scheduler.request(current.server_round, offered, m)
-        return current.request
+        request = self.scheduler.request(current.server_round, offered, m)
+        if "update" in request.signals and request.sketch is None and self._sketch is not None:
+            request = replace(request, sketch=self._sketch)
+            self._announce_sketch(current)
+        current.request = request
+        return request
+
+    def _announce_sketch(self, current: Round[Reply]) -> None:
+        """Log once that updates are sketched because of their size."""
+        size = 0 if current.model is None else current.model.size
+        if self._announced_sketch != size:
+            self._announced_sketch = size
+            self.warn_once.log.info(
+                "updates have %d numbers, more than sketch_above=%g: clients send sketches of %d "
+                "numbers (sketch= of the scheduler sets another size)",
+                size,
+                self.sketch_above,
+                DEFAULT_SKETCH.size,
+            )
 
     def observe_probe(self, probe: Probe, exchange: Exchange[Reply]) -> None:
         """Pass the answers to the probe on to the scheduler.

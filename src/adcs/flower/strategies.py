@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -113,6 +114,52 @@ def reads_metrics(strategy: Strategy) -> bool:
         for function in functions
         if function is not None
     )
+
+
+MOMENTS = ("momentum_vector", "m_t", "v_t", "clipping_norm")
+"""Attributes in which Flower's strategies keep something between rounds, beside the model."""
+
+TRAINING_HOOKS = ("configure_train", "aggregate_train", "start")
+
+
+def stateful_parts(strategy: Strategy) -> list[tuple[Strategy, str]]:
+    """Return the strategies, with those inside, and the attributes that a checkpoint saves.
+
+    A strategy that has the methods `state` and `load_state` is saved by these: its attribute is
+    empty here.
+
+    >>> [name for _, name in stateful_parts(FedAdam())]
+    ['m_t', 'v_t']
+    """
+    parts: list[tuple[Strategy, str]] = []
+    each: Any = strategy
+    while isinstance(each, Strategy):
+        if callable(getattr(each, "state", None)) and callable(getattr(each, "load_state", None)):
+            parts.append((each, ""))
+        else:
+            parts += [(each, name) for name in MOMENTS if name in vars(each)]
+        each = getattr(each, "strategy", None)
+    return parts
+
+
+def unsaved(strategy: Strategy) -> list[str]:
+    """Return the names of strategies that may keep something that a checkpoint does not save.
+
+    These are the user's own that take part in training.
+
+    >>> unsaved(FedAdam())
+    []
+    """
+    saved = [each for each, name in stateful_parts(strategy) if not name]
+    names = []
+    each: Any = strategy
+    while isinstance(each, Strategy):
+        own = [kind for kind in type(each).__mro__ if not kind.__module__.startswith("flwr.")]
+        trains = any(name in vars(kind) for kind in own for name in TRAINING_HOOKS)
+        if trains and not any(each is one for one in saved):
+            names.append(type(each).__name__)
+        each = getattr(each, "strategy", None)
+    return names
 
 
 def enabled_checks(setting: CheckSetting, strategy: Strategy) -> frozenset[str]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -33,6 +34,8 @@ from adcs.flower.strategies import (
     explain_error,
     innermost,
     reads_metrics,
+    stateful_parts,
+    unsaved,
     uses_flowers_aggregation,
 )
 from adcs.flower.transport import (
@@ -42,6 +45,7 @@ from adcs.flower.transport import (
     identity_content,
     new_message,
     probe_messages,
+    read_arrays,
     sent_arrays,
     sent_bytes,
 )
@@ -131,7 +135,10 @@ class Scheduled(Strategy):
         `adcs.federated.CHECKS`.
     folder
         A run folder for a record of each round and for checkpoints. Resumes if the folder has a
-        checkpoint.
+        checkpoint: `start` then continues with the saved model. While `start` runs, the folder is
+        locked.
+    sketch_above
+        Updates of more numbers than this are sketched if the scheduler has no `sketch` of its own.
     stop_after
         After so many rounds in a row in which no client has trained, the run stops with a
         RuntimeError that gives the reasons; None goes on.
@@ -163,6 +170,7 @@ class Scheduled(Strategy):
         max_examples: float | None = None,
         checks: CheckSetting = "auto",
         folder: str | Path | None = None,
+        sketch_above: float = 1_000_000,
         stop_after: int | None = 10,
         observers: Iterable[Observer] = (),
     ) -> None:
@@ -171,7 +179,11 @@ class Scheduled(Strategy):
             raise ValueError(f"arrays must be a list of patterns, got the string {arrays!r}")
         if not callable(clients_per_round):
             cohort_size(clients_per_round, 1)
-        for name, value in (("patience", patience), ("max_examples", max_examples)):
+        for name, value in (
+            ("patience", patience),
+            ("max_examples", max_examples),
+            ("sketch_above", sketch_above),
+        ):
             if value is not None and value != math.inf:
                 check_number(name, value, minimum=0)
         if stop_after is not None:
@@ -202,6 +214,7 @@ class Scheduled(Strategy):
             observers=observers,
             warn_once=self._warn_once,
             stop_after=stop_after,
+            sketch_above=sketch_above,
             unweighted=None if averages_by_weight(strategy) else type(strategy).__name__,
         )
         self._registry = ClientRegistry[int](
@@ -227,8 +240,17 @@ class Scheduled(Strategy):
                 "caps apply to client ids, and without authenticated=True a node can claim the id "
                 "of another client or return with a new one",
             )
+        self._stateful = stateful_parts(strategy)
+        self._saved_model = self.recorder.model
         if self.rounds_done:
             log.info("resuming after round %d of %s", self.rounds_done, folder)
+            self._restore_strategy(self.recorder.strategy_state)
+        if self.recorder.saves and (names := unsaved(strategy)):
+            log.warning(
+                "%s has no methods state() and load_state(): a restart resumes with its model, "
+                "without anything else that it keeps between rounds",
+                ", ".join(names),
+            )
 
     @property
     def rounds_done(self) -> int:
@@ -263,12 +285,18 @@ class Scheduled(Strategy):
         named = bind_start(self.strategy, *args, **kwargs)
         self._timeout = named.get("timeout", DEFAULT_TIMEOUT)
         self._evaluate_config = named.get("evaluate_config") or ConfigRecord()
-        try:
-            if self._own_start:
-                return call_start(self.strategy, self, *args, **kwargs)
-            return super().start(*args, **kwargs)
-        finally:
-            self._driver.end()
+        if self._saved_model is not None and "initial_arrays" in named:
+            log.info("continuing with the model of round %d", self.rounds_done)
+            saved = {key: Array(np.asarray(array)) for key, array in self._saved_model.items()}
+            named["initial_arrays"] = ArrayRecord(saved)
+            args, kwargs, self._saved_model = (), named, None
+        with self.recorder.locked():
+            try:
+                if self._own_start:
+                    return call_start(self.strategy, self, *args, **kwargs)
+                return super().start(*args, **kwargs)
+            finally:
+                self._driver.end()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -324,6 +352,9 @@ class Scheduled(Strategy):
             messages = [reply.message for reply in (*usable.values(), *errors)]
             arrays, metrics = self.strategy.aggregate_train(this_round.server_round + 1, messages)
         self._explain_errors(this_round.record)
+        if arrays is not None and self.recorder.saves:
+            self.recorder.model = read_arrays(arrays)
+            self.recorder.strategy_state = self._strategy_state()
         record = driver.finish_training(() if arrays is None else usable)
         combined = MetricRecord() if metrics is None else metrics
         for name, value in record.summary().items():
@@ -421,6 +452,28 @@ class Scheduled(Strategy):
                 ", ".join(str(node) for node in new),
             )
 
+    def _strategy_state(self) -> list[Any]:
+        """Return what the strategy keeps between rounds, for a checkpoint."""
+        return [
+            getattr(each, name) if name else each.state()  # type: ignore[attr-defined]
+            for each, name in self._stateful
+        ]
+
+    def _restore_strategy(self, state: Sequence[Any] | None) -> None:
+        """Give the strategy what it had kept at the last checkpoint."""
+        if state is None:
+            return
+        if len(state) != len(self._stateful):
+            raise ValueError(
+                f"the checkpoint is of another strategy than {type(self.strategy).__name__}: "
+                "choose another folder"
+            )
+        for (each, name), value in zip(self._stateful, state, strict=True):
+            if name:
+                setattr(each, name, value)
+            else:
+                each.load_state(value)  # type: ignore[attr-defined]
+
     def _explain_errors(self, record: RoundRecord) -> None:
         """Log what known errors of clients mean, once each."""
         for entry in record.failed:
@@ -474,6 +527,8 @@ class Scheduled(Strategy):
 def bind_start(strategy: Strategy, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Return the arguments of a call of a strategy's `start` by name, defaults included.
 
+    A `start` that takes any arguments is taken to pass them on to Flower's.
+
     >>> from flwr.serverapp.strategy import FedAvg
     >>> bind_start(FedAvg(), "grid", "arrays", num_rounds=5)["timeout"]
     3600
@@ -483,13 +538,20 @@ def bind_start(strategy: Strategy, *args: Any, **kwargs: Any) -> dict[str, Any]:
     TypeError: FedAvg.start: got an unexpected keyword argument 'rounds'
     """
     signature = inspect.signature(strategy.start)
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
     try:
-        bound = signature.bind(*args, **kwargs)
+        if inspect.Parameter.VAR_POSITIONAL in kinds:
+            flowers = inspect.signature(Strategy.start)
+            bound = flowers.bind(strategy, *args, **kwargs)
+            del bound.arguments["self"]
+        else:
+            bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{type(strategy).__name__}.start: {error}") from None
     bound.apply_defaults()
     named: dict[str, Any] = {}
     for name, value in bound.arguments.items():
-        keywords = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+        keywords = bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
         named |= value if keywords else {name: value}
+    named.pop("self", None)
     return named
