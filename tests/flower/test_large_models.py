@@ -1,0 +1,44 @@
+"""Updates of large models are sketched by default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import FedAvg
+
+import adcs
+from adcs.flower import Scheduled
+
+
+@pytest.mark.parametrize("make", [adcs.ADCS, adcs.LiveADCS])
+def test_updates_above_the_limit_are_sketched(toy: Any, make: Any, caplog: Any) -> None:
+    caplog.set_level("INFO")
+    scheduler = make(seed=1)
+    strategy = Scheduled(FedAvg(), scheduler, clients_per_round=3, sketch_above=5)
+    run = toy.start(strategy, toy.grid(), 3)
+    assert all(len(record.trained) == 3 for record in run.records)
+    assert scheduler.reports.width == 256
+    assert caplog.text.count("updates have 6 numbers, more than sketch_above=5") == 1
+    # The same cohorts as with that sketch given.
+    given = make(seed=1, sketch=adcs.Sketcher(size=256))
+    again = toy.start(Scheduled(FedAvg(), given, clients_per_round=3), toy.grid(), 3)
+    assert [r.cohort.clients for r in again.records] == [r.cohort.clients for r in run.records]
+    np.testing.assert_array_equal(again.w, run.w)
+
+
+def test_updates_up_to_the_limit_and_given_sketches_stay(toy: Any, caplog: Any) -> None:
+    whole = adcs.ADCS()
+    toy.start(Scheduled(FedAvg(), whole, clients_per_round=3, sketch_above=6), toy.grid(), 1)
+    assert whole.reports.width == 6
+    own = adcs.ADCS(sketch=adcs.Sketcher(size=64))
+    toy.start(Scheduled(FedAvg(), own, clients_per_round=3, sketch_above=0), toy.grid(), 1)
+    assert own.reports.width == 64
+    assert "sketch_above" not in caplog.text
+
+
+def test_schedulers_without_updates_are_not_concerned(toy: Any, caplog: Any) -> None:
+    for scheduler in (adcs.Uniform(), adcs.PowerOfChoice(), adcs.OCS()):
+        toy.start(Scheduled(FedAvg(), scheduler, clients_per_round=3, sketch_above=0), toy.grid(), 2)
+    assert "sketch_above" not in caplog.text
