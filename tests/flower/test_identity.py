@@ -8,7 +8,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 import adcs
-from adcs.flower import Scheduled, key_id
+from adcs.flower import LocalGrid, Scheduled, key_id, probe_mod
 
 
 def run(toy: Any, grid: Any, rounds: int = 1, **options: Any) -> Any:
@@ -125,3 +125,66 @@ def test_the_node_id_is_the_client_id_without_a_partition_id(toy: Any) -> None:
     assert records[0].trained == [1, 2, 3, 4, 5]
     assert records[0].without_mod == []
     assert [dict(c["adcs-answer"]) for c in content] == [{}]
+
+
+def test_a_handler_without_the_mod_gets_training_messages_only(toy: Any, caplog: Any) -> None:
+    grid = toy.grid(mod=False)
+    records = run(toy, grid, rounds=2).records
+    assert [len(record.trained) for record in records] == [6, 6]
+    # One node was asked, in a training message; the others were not asked.
+    assert [node.calls for node in grid.nodes] == [1 + 2 * 2] + [2 * 2] * 5
+    assert all({"arrays", "config"} <= set(names) for names in toy.record_names)
+    assert caplog.text.count("no answer from probe_mod of node") == 1
+
+
+def test_another_node_is_asked_if_the_first_is_silent(toy: Any) -> None:
+    grid = toy.grid()
+    grid.nodes[0].online = False
+    grid.nodes[1].tamper = lambda reply: None
+    records = run(toy, grid, rounds=1).records
+    assert set(records[0].trained) == {2, 3, 4, 5}
+
+
+def watches(message: Message, context: Any, call_next: Any) -> Message:
+    """A mod that changes nothing, as those that measure time or size."""
+    return call_next(message, context)
+
+
+def reads_reply(message: Message, context: Any, call_next: Any) -> Message:
+    """A mod that needs a model in the reply, as those that clip."""
+    reply = call_next(message, context)
+    assert reply.content["arrays"]
+    return reply
+
+
+def test_a_mod_before_probe_mod_is_reported_as_such(toy: Any, caplog: Any) -> None:
+    grid = LocalGrid(toy.make_app([watches, probe_mod]), 6)
+    records = run(toy, grid, rounds=2).records
+    assert records[0].trained == [0, 1, 2, 3, 4, 5]
+    assert records[0].without_mod == []
+    assert caplog.text.count("is not the first of its mods") == 1
+    assert "no answer from probe_mod" not in caplog.text
+
+
+def test_no_order_is_reported_where_probe_mod_is_first(toy: Any, caplog: Any) -> None:
+    app = toy.make_app([probe_mod, watches])
+    strategy = Scheduled(FedAvg(), adcs.ADCS(sketch=adcs.Sketcher()), clients_per_round=2)
+    toy.start(strategy, LocalGrid(app, 6), 2)
+    assert "mods" not in caplog.text
+
+
+def test_order_is_reported_in_probes_of_authenticated_nodes(toy: Any, caplog: Any) -> None:
+    grid = LocalGrid(toy.make_app([watches, probe_mod]), 3)
+    for i, node in enumerate(grid.nodes):
+        node.public_key = bytes([i])
+    scheduler = adcs.ADCS(sketch=adcs.Sketcher())
+    strategy = Scheduled(FedAvg(), scheduler, clients_per_round=2, authenticated=True)
+    toy.start(strategy, grid, 1)
+    assert caplog.text.count("is not the first of its mods") == 1
+
+
+def test_a_mod_that_breaks_the_answer_is_named_as_a_cause(toy: Any, caplog: Any) -> None:
+    grid = LocalGrid(toy.make_app([reads_reply, probe_mod]), 6)
+    records = run(toy, grid, rounds=1).records
+    assert len(records[0].trained) == 6
+    assert "it is missing, or a mod before it has changed its answer" in caplog.text

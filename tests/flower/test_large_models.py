@@ -40,5 +40,7 @@ def test_updates_up_to_the_limit_and_given_sketches_stay(toy: Any, caplog: Any) 
 
 def test_schedulers_without_updates_are_not_concerned(toy: Any, caplog: Any) -> None:
     for scheduler in (adcs.Uniform(), adcs.PowerOfChoice(), adcs.OCS()):
-        toy.start(Scheduled(FedAvg(), scheduler, clients_per_round=3, sketch_above=0), toy.grid(), 2)
+        toy.start(
+            Scheduled(FedAvg(), scheduler, clients_per_round=3, sketch_above=0), toy.grid(), 2
+        )
     assert "sketch_above" not in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -35,8 +36,10 @@ def probe_mod(
     question = find_question(message.content) if message.has_content() else None
     if question is None:
         return call_next(message, context)
+    order = {} if _is_first() else {"first": False}
     if question.partition:
-        return _answer(message, answer_partition(context.node_config.get("partition-id")))
+        partition = answer_partition(context.node_config.get("partition-id"))
+        return _answer(message, {**partition, **order})
     name, arrays = sent_arrays(message.content)
     model = SentModel(arrays, question.arrays, record_name=name)
     # The handler gets what it would get in training, in records that it may change.
@@ -53,8 +56,27 @@ def probe_mod(
     def update() -> list[Any]:
         return model.update(trained.checked_arrays(model, AT_CLIENT))
 
-    return _answer(message, answer_probe(question, trained.metrics, update, seconds))
+    answer = answer_probe(question, trained.metrics, update, seconds)
+    return _answer(message, {**answer, **order})
 
 
 def _answer(message: Message, values: dict[str, Any]) -> Message:
     return Message(RecordDict({ANSWER: ConfigRecord(values)}), reply_to=message)
+
+
+def _is_first() -> bool:
+    """Return whether no other mod is between the ClientApp and `probe_mod`.
+
+    Flower gives a mod no access to the list of mods, so this reads the stack of calls. In doubt,
+    the mod is the first.
+    """
+    frame = sys._getframe(1).f_back  # the caller of probe_mod
+    others = 0
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith("flwr.clientapp.client_app"):
+            return others == 0
+        # Flower calls each mod from a function of its own.
+        others += not (module.startswith("flwr.") and frame.f_code.co_name == "new_ffn")
+        frame = frame.f_back
+    return True

@@ -42,7 +42,6 @@ from adcs.flower.transport import (
     FlowerReply,
     Transport,
     clock_of,
-    identity_content,
     new_message,
     probe_messages,
     read_arrays,
@@ -56,9 +55,6 @@ log = logging.getLogger("flwr.adcs")
 
 Eligible = Callable[[ClientId, Any], bool]
 """Says whether a client may be asked, from its id and Flower's `NodeInfo` of its node."""
-
-APP_RAISED = 2
-"""Flower's error code of a ClientApp that raised an exception."""
 
 DEFAULT_TIMEOUT = 3600.0
 """Seconds that Flower waits for replies if `start` is not told otherwise."""
@@ -393,7 +389,7 @@ class Scheduled(Strategy):
     def _resolve_clients(
         self,
         grid: Grid,
-        nodes: Iterable[int],
+        nodes: Mapping[int, Message],
         late: Iterable[tuple[PendingMessage[int], FlowerReply]],
         record: RoundRecord,
     ) -> dict[ClientId, int]:
@@ -404,11 +400,11 @@ class Scheduled(Strategy):
                 self._identify(message.node, reply)
         addressed = set(nodes)
         infos = {info.node_id: info for info in grid.get_nodes() if info.node_id in addressed}
-        content = identity_content()
-        messages = [Message(content, node, "train") for node in registry.unidentified(infos)]
+        training = {node: nodes[node] for node in registry.unidentified(infos)}
         purpose = Purpose("identity", self.rounds_done)
-        answered = self._transport.send(grid, messages, self._probe_wait(), purpose)
+        answered = self._transport.ask_partitions(grid, training, self._probe_wait(), purpose)
         without_mod = [node for node, reply in answered.items() if not self._identify(node, reply)]
+        self._warn_of_order(answered)
         before = registry.clients
         clients = registry.resolve({node: info.public_key for node, info in infos.items()})
         record.renamed = {
@@ -430,11 +426,10 @@ class Scheduled(Strategy):
     def _identify(self, node: int, reply: FlowerReply) -> bool:
         """Take the partition id from a reply; return whether the node has the mod."""
         if reply.error is not None:
-            # Without the mod, the user's handler is called with an empty message.
-            raised = reply.message.error.code == APP_RAISED
-            if raised:
+            # Without the mod, the user's handler is called with a message that it does not expect.
+            if reply.raised:
                 self._registry.identify(node)
-            return not raised
+            return not reply.raised
         answer = reply.answer
         self._registry.identify(node, None if answer is None else answer.get("partition-id"))
         return answer is not None
@@ -446,11 +441,24 @@ class Scheduled(Strategy):
         self._without_mod.update(new)
         if new:
             log.warning(
-                "no answer from probe_mod of node %s: put it first in ClientApp(mods=[probe_mod]). "
-                "Until then the node goes by its node id, and a probe costs it a whole training "
-                "reply (partition_ids=False stops the question for its partition id)",
+                "no answer from probe_mod of node %s: it is missing, or a mod before it has "
+                "changed its answer; put it first, as ClientApp(mods=[probe_mod, ...]). Until then "
+                "nodes go by their node ids, and a probe costs a whole training reply "
+                "(partition_ids=False stops the question for partition ids)",
                 ", ".join(str(node) for node in new),
             )
+
+    def _warn_of_order(self, answered: Mapping[int, FlowerReply]) -> None:
+        """Log once that `probe_mod` is not the first mod of a ClientApp."""
+        for node, reply in answered.items():
+            answer = None if reply.error is not None else reply.answer
+            if answer is not None and answer.get("first") is False:
+                self._warn_once(
+                    "order",
+                    f"probe_mod of node {node} is not the first of its mods: the mods before it "
+                    "do not act on probed updates as on trained ones, and see the scheduler's "
+                    "messages; put it first, as ClientApp(mods=[probe_mod, ...])",
+                )
 
     def _strategy_state(self) -> list[Any]:
         """Return what the strategy keeps between rounds, for a checkpoint."""
@@ -503,6 +511,7 @@ class Scheduled(Strategy):
         current.sent_at = current.clock()
         wait = self._timeout if probe.is_training else self._probe_wait()
         answered = self._transport.send(grid, current.sent, wait, probe.purpose)
+        self._warn_of_order(answered)
         driver.observe_probe(probe, self._exchange(current, answered))
         if probe.question is not None and this_round.early_replies:
             without_mod = {client: current.nodes[client] for client in this_round.early_replies}

@@ -33,6 +33,12 @@ from adcs.federated.messages import (
 )
 from adcs.federated.probes import ANSWER, QUESTION, Probe, ProbeQuestion
 
+APP_RAISED = 2
+"""Flower's error code of a ClientApp that raised an exception."""
+
+FIRST_ASKED = 2
+"""How many nodes are asked one after the other, until one answers, whether they have the mod."""
+
 MAX_RECORDS = 64
 """A reply with more records is refused unread."""
 
@@ -63,6 +69,7 @@ class Transport:
 
     def __init__(self, registry: ClientRegistry[int]) -> None:
         self.registry = registry
+        self.has_mod: bool | None = None  # whether the app has probe_mod; None if not known
 
     def send(
         self, grid: Grid, messages: Sequence[Message], timeout: float | None, purpose: Purpose
@@ -72,6 +79,40 @@ class Transport:
             return {}
         replies = grid.send_and_receive(messages, timeout=timeout)
         return self.match(messages, replies, purpose, clock_of(grid)())
+
+    def ask_partitions(
+        self, grid: Grid, training: Mapping[int, Message], timeout: float | None, purpose: Purpose
+    ) -> dict[int, FlowerReply]:
+        """Ask nodes for their partition ids; return the reply of each that has answered.
+
+        Without `probe_mod` a question would reach the user's handler. So one node is asked first,
+        in a training message that any handler can answer; its app is as a rule that of all nodes.
+        If it lacks the mod, the others are not asked.
+
+        Parameters
+        ----------
+        grid, timeout, purpose
+            The grid, how long to wait, and the purpose of the messages.
+        training
+            The strategy's training message for each node to ask.
+        """
+        question = identity_content()
+        answered: dict[int, FlowerReply] = {}
+        nodes = list(training)
+        for node in nodes[:FIRST_ASKED] if self.has_mod is None else ():
+            content = RecordDict({**dict(training[node].content.items()), **dict(question.items())})
+            nodes.remove(node)
+            answered |= self.send(grid, [Message(content, node, "train")], timeout, purpose)
+            reply = answered.get(node)
+            if reply is not None and (reply.error is None or reply.raised):
+                self.has_mod = reply.error is None and reply.answer is not None
+                break
+        if self.has_mod:
+            messages = [Message(question, node, "train") for node in nodes]
+            answered |= self.send(grid, messages, timeout, purpose)
+        elif self.has_mod is False:
+            self.registry.partition_ids = False
+        return answered
 
     def match(
         self,
@@ -124,6 +165,7 @@ class FlowerReply(ClientReply):
             message.error = Error(error.code, clean_text(error.reason))
         self.message = message
         self._metrics: dict[str, Any] | None = None
+        self._answer: dict[str, Any] | None = None
 
     @property
     def error(self) -> str | None:
@@ -131,6 +173,11 @@ class FlowerReply(ClientReply):
         if not self.message.has_error():
             return None
         return f"error {self.message.error.code}: {self.message.error.reason}"
+
+    @property
+    def raised(self) -> bool:
+        """Whether the ClientApp raised an exception."""
+        return self.message.has_error() and self.message.error.code == APP_RAISED
 
     @property
     def nbytes(self) -> int:
@@ -192,8 +239,10 @@ class FlowerReply(ClientReply):
     @property
     def answer(self) -> dict[str, Any] | None:
         """The answer of `probe_mod`."""
-        record = self.message.content.get(ANSWER)
-        return dict(record.items()) if isinstance(record, ConfigRecord) else None
+        if self._answer is None:
+            record = self.message.content.get(ANSWER)
+            self._answer = dict(record.items()) if isinstance(record, ConfigRecord) else None
+        return self._answer
 
     def arrays(self, model: SentModel) -> Arrays:
         """Return the arrays of the model's record, or raise ValueError if one cannot be read."""
@@ -359,15 +408,18 @@ def probe_messages(
     config = {**dict(evaluate_config.items()), "server-round": probe.purpose.server_round + 1}
     evaluate = ConfigRecord(config)
     question = None if probe.question is None else ConfigRecord(probe.question.encode())
+    contents: dict[int, RecordDict] = {}  # all messages of a strategy share one content
     messages = []
     for message in training:
         content = message.content
-        if probe.handler == "evaluate":
-            content = _evaluation_content(content, evaluate)
-        elif question is not None:
-            # A new RecordDict: all messages of a strategy share one content.
-            content = RecordDict({**dict(content.items()), QUESTION: question})
-        messages.append(Message(content, message.metadata.dst_node_id, probe.handler))
+        if id(content) not in contents:
+            changed = content
+            if probe.handler == "evaluate":
+                changed = _evaluation_content(content, evaluate)
+            elif question is not None:
+                changed = RecordDict({**dict(content.items()), QUESTION: question})
+            contents[id(content)] = changed
+        messages.append(Message(contents[id(content)], message.metadata.dst_node_id, probe.handler))
     return messages
 
 
