@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -213,3 +214,47 @@ def test_an_interrupted_federation_stops_all_processes(tmp_path: Path) -> None:
     assert len(processes) >= 8
     assert not still_running(processes)
     assert not list(tmp_path.glob("adcs-flower-*"))
+
+
+def server_apps(federation: Loopback) -> list[int]:
+    """Return the processes of ServerApps that the SuperLink has started."""
+    found = []
+    for pid, _ in process_tree([federation.processes["superlink"].pid]):
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if any(part.endswith(b"serverapp") for part in command[:3]):
+                found.append(pid)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes by /proc")
+def test_a_killed_server_app_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder, clients = tmp_path / "run", [0, 12]
+    config = {
+        **CONFIG,
+        "num-server-rounds": 8,
+        "evaluate-every": 8,
+        "clients-per-round": 1,
+        "wait-for-nodes": 2,
+        "scheduler": "LiveADCS()",
+        "folder": str(folder),
+    }
+    with Loopback(tmp_path / "home") as federation:
+        federation.start_superlink()
+        for client in clients:
+            federation.start_node(f"node-{client}", client)
+        for server_round in (3, 5, 7):
+            federation.run(EXAMPLE, config)
+            # The server is killed while this round is under way.
+            done = server_round - 1
+            wait_until(lambda n=done: len(records(folder)) >= n, f"round {done}", federation)
+            killed = server_apps(federation)
+            assert killed
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            federation.kill("run")
+        federation.run(EXAMPLE, config)
+        lines = finished(federation, folder)
+    assert [line["server_round"] for line in lines] == list(range(1, 9))
+    assert all(line["trained"] for line in lines)
+    assert lines[-1]["counts"] == [sum(c in line["trained"] for line in lines) for c in clients]
