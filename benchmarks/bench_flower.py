@@ -3,16 +3,21 @@
 Part 1, at the server: 1,000 nodes on a LocalGrid, sketches of 256 numbers, a probe of everyone in
 every round. Kernel and selection are the scheduler's own `observe` and `select`; reading 1,000
 answers is timed beside them. Part 2, at the client: a local epoch over 6,000 examples of a network
-with 1,000,000 parameters, alone and as a probe; the mod's share is what sketching adds.
+with 1,000,000 parameters, alone and as a probe; the mod's share is what sketching adds. Part 3: the
+memory of the process and seconds a round for many nodes and for large models, beside FedAvg alone,
+each in a process of its own. The seconds leave out the time inside the grid, where clients work in
+this process; the memory includes clients, one at a time.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/bench_flower.py [--nodes 1000] [--rounds 5]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/bench_flower.py [--nodes 1000] [--rounds 5] [--sizes]
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
 import os
+import resource
 import statistics
 import time
 from typing import Any
@@ -28,6 +33,7 @@ import adcs
 from adcs.federated import ReplyChecks, SentModel, plan_probe
 from adcs.flower import LocalGrid, Scheduled, probe_mod
 from adcs.flower.transport import probe_messages
+from adcs.observers import Observer
 from adcs.schedulers.base import Request
 
 K = 256
@@ -46,9 +52,9 @@ class Timed(adcs.ADCS):
         if source == "probe":
             self.seconds.append(time.perf_counter() - started)
 
-    def select(self, server_round: int, available: Any, m: int) -> adcs.Cohort:
+    def select(self, server_round: int, available: Any, m: int, pending: Any = ()) -> adcs.Cohort:
         started = time.perf_counter()
-        cohort = super().select(server_round, available, m)
+        cohort = super().select(server_round, available, m, pending)
         self.seconds[-1] += time.perf_counter() - started
         return cohort
 
@@ -153,15 +159,103 @@ def client(repeats: int) -> None:
     )
 
 
+class ClientTime(LocalGrid):
+    """A grid with a stopwatch around the work of the clients."""
+
+    seconds = 0.0
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        messages = list(messages)
+        started = time.perf_counter()
+        try:
+            return super().send_and_receive(messages, timeout=timeout)
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
+class RoundTimes(Observer):
+    """Times each round without the time inside the grid."""
+
+    def __init__(self, grid: ClientTime) -> None:
+        self.grid = grid
+        self.last = time.perf_counter() - grid.seconds
+        self.seconds: list[float] = []
+
+    def on_round(self, event: Any) -> None:
+        now = time.perf_counter() - self.grid.seconds
+        self.seconds.append(now - self.last)
+        self.last = now
+
+
+def large_app(nodes: int) -> ClientApp:
+    """Return an app whose clients move the model in different directions."""
+    app = ClientApp(mods=[probe_mod])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        w = message.content["arrays"].pop("w").numpy()
+        client = int(context.node_config["partition-id"])
+        w[client::nodes] += 1.0
+        metrics = MetricRecord({"train_loss": 1.0 + client / nodes, "num-examples": 10})
+        arrays = ArrayRecord({"w": Array(w)})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def measure(kind: str, nodes: int, d: int, m: int, rounds: int) -> tuple[float, float, float]:
+    """Return seconds of the first round and of a later one, and the largest memory in GB."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    grid = ClientTime(large_app(nodes), nodes)
+    initial = ArrayRecord({"w": Array(np.zeros(d, np.float32))})
+    sketch = adcs.Sketcher(size=K)
+    times = RoundTimes(grid)
+    if kind == "FedAvg":
+        base = FedAvg(fraction_train=m / nodes, fraction_evaluate=0.0)
+        started = time.perf_counter()
+        base.start(grid, initial, num_rounds=rounds)
+        times.seconds = [(time.perf_counter() - started - grid.seconds) / rounds] * rounds
+    else:
+        scheduler: Any = adcs.LiveADCS(sketch=sketch)
+        if kind == "ADCS":
+            scheduler = adcs.ADCS(refresh_every=1, sketch=sketch)
+        base = FedAvg(fraction_evaluate=0.0)
+        strategy = Scheduled(base, scheduler, clients_per_round=m, observers=[times])
+        strategy.start(grid, initial, num_rounds=rounds)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    return times.seconds[0], statistics.median(times.seconds[1:]), peak
+
+
+def sizes() -> None:
+    print("sizes: seconds a round at the server (the first, a later one) and memory in GB")
+    print("   nodes  parameters     m  scheduler    first    later   memory")
+    cases = [(n, 1000, 100) for n in (1000, 5000, 20_000)]
+    cases += [(20, d, 10) for d in (1_000_000, 10_000_000, 50_000_000)]
+    processes = multiprocessing.get_context("spawn")
+    for nodes, d, m in cases:
+        for kind in ("FedAvg", "ADCS", "LiveADCS"):
+            with processes.Pool(1) as pool:
+                first, later, peak = pool.apply(measure, (kind, nodes, d, m, 3))
+            print(
+                f"{nodes:8,} {d:11,} {m:5}  {kind:9} {first:8.2f} {later:8.2f} {peak:8.2f}",
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--cohort", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sizes", action="store_true", help="part 3 alone")
     arguments = parser.parse_args()
+    if arguments.sizes:
+        sizes()
+        return
     logging.getLogger("flwr").setLevel(logging.ERROR)
     server(arguments.nodes, arguments.cohort, arguments.rounds)
     client(repeats=3)
+    sizes()
 
 
 if __name__ == "__main__":

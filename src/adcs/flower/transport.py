@@ -449,14 +449,18 @@ def new_message(message: Message) -> Message:
 def content_bytes(content: RecordDict) -> int:
     """Return the bytes of a content: keys and values, without Flower's overhead.
 
+    Metrics and settings beyond those that a reply may have are counted as 16 bytes each.
+
     >>> content_bytes(RecordDict({"config": ConfigRecord({"lr": 0.1})}))
     10
     """
-    return sum(
-        len(key) + _value_bytes(value)
-        for record in content.values()
-        for key, value in record.items()
-    )
+    total = 0
+    for record in content.values():
+        if not isinstance(record, ArrayRecord) and len(record) > MAX_METRICS:
+            total += 16 * len(record)
+        else:
+            total += sum(len(key) + _value_bytes(value) for key, value in record.items())
+    return total
 
 
 def sent_bytes(messages: Iterable[Message]) -> int:
