@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 import adcs
+from adcs.federated import Purpose, ReplyChecks, ReplyReader, RoundRecord, SentModel
 from adcs.flower import Scheduled
+from adcs.flower.transport import FlowerReply
 
 
 @pytest.mark.parametrize("make", [adcs.ADCS, adcs.LiveADCS])
@@ -44,3 +48,25 @@ def test_schedulers_without_updates_are_not_concerned(toy: Any, caplog: Any) -> 
             Scheduled(FedAvg(), scheduler, clients_per_round=3, sketch_above=0), toy.grid(), 2
         )
     assert "sketch_above" not in caplog.text
+
+
+def test_replies_are_read_one_at_a_time(toy: Any) -> None:
+    toy.grid()  # Messages can be created only after a grid has set this process's identity.
+    size = 500_000
+    model = SentModel({"w": np.zeros(size, np.float32)})
+    replies = {}
+    for client in range(6):
+        arrays = ArrayRecord({"w": Array(np.full(size, 1.0 + client, np.float32))})
+        metrics = MetricRecord({"train_loss": 1.0, "num-examples": 10})
+        content = RecordDict({"arrays": arrays, "metrics": metrics})
+        replies[client] = FlowerReply(Message(content, client, "train"))
+    reader = ReplyReader(ReplyChecks("num-examples", "train_loss"))
+    purpose, sketch = Purpose("training", 0, model), adcs.Sketcher(size=64)
+    tracemalloc.start()
+    usable = reader.read(purpose, replies, RoundRecord(), sketch=sketch)
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(usable.trained) == 6
+    # In models of this size: little is kept, and one reply needs a few at a time.
+    assert held < 0.5 * 4 * size
+    assert peak < 5 * 4 * size

@@ -165,3 +165,18 @@ def test_a_decorated_start_is_called(toy: Any) -> None:
 
     toy.start(Scheduled(Decorated(), adcs.Uniform(), clients_per_round=2), toy.grid(), 2)
     assert len(calls) == 1
+
+
+def test_a_start_that_is_set_on_the_object_is_refused() -> None:
+    base = FedAvg()
+    base.start = functools.partial(FedAvg.start, base)  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=r"replaced on an object of FedAvg.*in a subclass"):
+        Scheduled(base, adcs.Uniform(), clients_per_round=2)
+
+
+def test_arguments_that_are_passed_on_are_known(toy: Any) -> None:
+    grid = toy.grid()
+    grid.nodes[0].delay = float("inf")
+    strategy = Scheduled(CallsSuper(), adcs.ADCS(), clients_per_round=2)
+    strategy.start(grid, toy.initial(), 1, 7)  # the fourth argument is the timeout
+    assert grid.clock() == 7.0

@@ -62,12 +62,17 @@ class StartProxy:
 
 
 def has_own_start(strategy: Strategy) -> bool:
-    """Return whether a strategy overrides `start`.
+    """Return whether a strategy overrides `start`; raise ValueError if it cannot be scheduled.
 
     >>> from flwr.serverapp.strategy import FedAvg
     >>> has_own_start(FedAvg())
     False
     """
+    if "start" in vars(strategy):
+        raise ValueError(
+            f"start was replaced on an object of {type(strategy).__name__}, where it cannot be "
+            "scheduled: override it in a subclass"
+        )
     own: bool = inspect.getattr_static(type(strategy), "start") is not Strategy.start
     return own
 
