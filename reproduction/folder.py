@@ -114,7 +114,12 @@ class ResultFolder:
 
     @classmethod
     def open(
-        cls, path: Path, known: Sequence[str], names: Sequence[str], overrides: Mapping[str, Any]
+        cls,
+        path: Path,
+        known: Sequence[str],
+        names: Sequence[str],
+        overrides: Mapping[str, Any],
+        default: Sequence[str] | None = None,
     ) -> ResultFolder:
         """Return a new folder, or one that exists, with further outputs.
 
@@ -125,9 +130,11 @@ class ResultFolder:
         known
             All outputs there are, in their order.
         names
-            Outputs to make. None are those that the folder has, or all in a new one.
+            Outputs to make. None are those that the folder has, or the default ones in a new one.
         overrides
             Settings that differ from the declared ones. A folder keeps those it was started with.
+        default
+            The outputs of a new folder, if none are named; all if it is None.
         """
         file = path / "reproduce.json"
         held = _read(file) if file.is_file() else None
@@ -145,7 +152,7 @@ class ResultFolder:
             if kept.get(key) != value:
                 before = kept.get(key, "as declared")
                 raise ValueError(f"{path} was started with {key} {before}, not {value}")
-        wanted = {*have, *names} or set(known)
+        wanted = {*have, *names} or set(known if default is None else default)
         return cls(path, tuple(name for name in known if name in wanted), kept)
 
     def save(self) -> None:
@@ -254,7 +261,7 @@ def options(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seeds", type=int, help="number of seeds (declared: 5)")
     parser.add_argument("--rounds", type=int, help="number of rounds, for a quick look")
-    parser.add_argument("--data-folder", help="folder with the files of Fashion-MNIST")
+    parser.add_argument("--data-folder", help="folder with the files of the data")
     parser.add_argument("--out", type=Path, help="new folder, or one to continue")
     parser.add_argument("--jobs", "-j", type=int, help="number of processes (one for each core)")
     return parser
@@ -293,6 +300,7 @@ def make_results(
     given: argparse.Namespace,
     runs_of: Callable[[ResultFolder], Sequence[Run]],
     report: Callable[[ResultFolder], Report],
+    default: Sequence[str] | None = None,
 ) -> tuple[ResultFolder, Report]:
     """Make the runs of a folder of results, then its report; return both.
 
@@ -308,11 +316,13 @@ def make_results(
         Returns the runs that a folder needs.
     report
         Writes the report from the runs.
+    default
+        The outputs of a new folder, if none are named; all if it is None.
     """
     path = given.out or next_folder(name)
     with one_sentence(f"make {name} OUT={path}"):
         wanted = getattr(given, "outputs", ())
-        folder = ResultFolder.open(path, known, wanted, overrides_of(given))
+        folder = ResultFolder.open(path, known, wanted, overrides_of(given), default)
         print(f"results go to {path}", file=sys.stderr)
         folder.execute(runs_of(folder), given.jobs)
         return folder, report(folder)

@@ -31,6 +31,7 @@ from adcs.experiments import (
     make_scheduler,
     markdown_table,
     panel,
+    setting,
     styles_of,
     summarise,
     summary_table,
@@ -64,6 +65,8 @@ class Output:
         The horizontal axis.
     schedulers
         Labels of the run's schedulers to show; none are all.
+    on_demand
+        Made only if it is named.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Output:
     fields: Sequence[str] = ()
     against: str = "server_round"
     schedulers: Sequence[str] = ()
+    on_demand: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,9 @@ def make_section(
         text = f"**{lost}**" if lost else ""
     elif output.name == "communication":
         text += "\n\n" + equal_time(records, labels)
+    elif output.name == "cifar10":
+        found = claims.judge_accuracies(records, claims.METHODS, ("worst", "worst20"))
+        text = f"{setting(experiment)}\n\n{text}"
     return Section(output, found, text, files, caption(experiment.run.seeds))
 
 

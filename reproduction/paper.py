@@ -113,10 +113,14 @@ def _note(experiment: Experiment, overrides: Mapping[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the outputs named on the command line."""
     parser = options("The paper's figures, tables and claims.")
-    parser.add_argument("outputs", nargs="*", help=f"some of {', '.join(outputs())}; all if none")
+    every = outputs()
+    default = [name for name, output in every.items() if not output.on_demand]
+    asked = ", ".join(name for name in every if name not in default)
+    names = f"some of {', '.join(every)}; if none, all but {asked}"
+    parser.add_argument("outputs", nargs="*", help=names)
     parser.add_argument("--data", help="another data set than the paper's")
     given = parser.parse_args(arguments)
-    folder, sections = make_results("paper", list(outputs()), given, runs_of, report)
+    folder, sections = make_results("paper", list(every), given, runs_of, report, default)
     for section in sections:
         print(section.output.title)
         for claim in section.claims:

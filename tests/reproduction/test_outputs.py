@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from adcs.experiments import Experiment
+from adcs.experiments.config import from_dict
 from reproduction.outputs import equal_time, make_section
 from reproduction.paper import declared, outputs
 
@@ -36,6 +37,16 @@ def test_figure_files_hold_what_the_records_say(records: Any, tmp_path: Path) ->
     assert "**holds**" in section.markdown()
     assert "Curves are means over 5 seeds, shades their 95 %" in section.markdown()
     assert f"({tmp_path.name}/figure-1.png)" in section.markdown()
+
+
+def test_cifar10_states_its_own_setting(records: Any, tmp_path: Path) -> None:
+    experiment = from_dict(declared("cifar10"))
+    lines = records({**dict.fromkeys(experiment.schedulers, 0.5), "ADCS": 0.6}, seeds=5)
+    section = make_section(outputs()["cifar10"], experiment, lines, {}, tmp_path)
+    assert "Data cifar10; partition by-class, N = 30 clients, copies = True" in section.text
+    assert "| LiveADCS | 0.520" in section.text
+    assert len(section.claims) == 15
+    assert (tmp_path / "cifar10.png").stat().st_size > 0
 
 
 def test_table_1_flags_what_is_far_off(records: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from adcs.experiments import Experiment, setting
+from adcs.experiments.config import from_dict
 from reproduction import paper
 from reproduction.folder import ResultFolder, Run
 
@@ -23,6 +24,7 @@ def test_outputs_share_runs() -> None:
         "refresh",
         "communication",
         "kernels",
+        "cifar10",
     ]
     for run in runs:
         assert run.config.is_file()
@@ -33,6 +35,32 @@ def test_outputs_share_runs() -> None:
 
 def test_the_page_has_the_papers_setting() -> None:
     assert setting(Experiment.of(seeds=5)) in PAGE.read_text()
+
+
+def test_cifar10_has_the_setting_of_the_papers_comments() -> None:
+    """Their files are named CIFAR10-LR-N30-m10-T20000-stepsize0.001-batch_size16-non-iid-copy."""
+    experiment = from_dict(paper.declared("cifar10"))
+    training, partition = experiment.training, experiment.partition
+    assert experiment.data.name == "cifar10"
+    assert experiment.model.name == "softmax"
+    assert (partition.kind, partition.clients, partition.settings) == (
+        "by-class",
+        30,
+        {"copies": True},
+    )
+    assert (training.m, training.rounds, training.lr, training.batch_size) == (10, 20000, 0.001, 16)
+    assert (training.steps, experiment.run.seeds) == (1, 5)
+
+
+def test_outputs_on_demand_are_made_only_if_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, ...]] = []
+    monkeypatch.setattr(ResultFolder, "execute", lambda self, runs, jobs: made.append(self.outputs))
+    monkeypatch.setattr(paper, "report", lambda folder: [])
+    paper.main(["--out", str(tmp_path / "all")])
+    paper.main(["cifar10", "--out", str(tmp_path / "one")])
+    assert made == [tuple(name for name in paper.outputs() if name != "cifar10"), ("cifar10",)]
 
 
 def test_from_start_to_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
