@@ -67,7 +67,7 @@ locked: | .venv
 
 # Pins stay where they satisfy pyproject.toml; LOCK_FLAGS=--upgrade moves all of them.
 lock: $(READY)-dev
-	$(BIN)/uv pip compile pyproject.toml --extra cli --extra flower --extra test --extra dev \
+	$(BIN)/uv pip compile pyproject.toml --extra cli --extra flower --extra data --extra test --extra dev \
 		--universal --python-version 3.11 --generate-hashes --no-annotate --quiet \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 		$(LOCK_FLAGS) --output-file requirements-dev.lock
