@@ -623,6 +623,25 @@ class Broken(nn.Linear):  # type: ignore[misc, name-defined, unused-ignore]
             self.weight.fill_(torch.inf)
 
 
+class Doubles(nn.Linear):  # type: ignore[misc, name-defined, unused-ignore]
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__(features, classes, dtype=torch.float64)
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x.double())
+
+
+class Overwriting(nn.Linear):  # type: ignore[misc, name-defined, unused-ignore]
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__(features, classes)
+
+    def forward(self, x: Any) -> Any:
+        outputs = super().forward(x)
+        if self.training:
+            x.zero_()
+        return outputs
+
+
 ONE = nn.Linear(FEATURES, CLASSES)
 
 
@@ -636,6 +655,7 @@ ONE = nn.Linear(FEATURES, CLASSES)
         (lambda: nn.ConstantPad1d((0, CLASSES - FEATURES), 0.0), "no parameters to train$"),
         (lambda classes: nn.Linear(5, classes), r"fails on a batch of shape \(2, 6\): RuntimeErr"),
         (lambda bits: None, "cannot be made: TypeError: .*missing 1 required positional argument"),
+        (Doubles, r"network Doubles fails on a batch of shape \(2, 6\): .* dtype"),
         (Broken, "network Broken returns values that are not finite$"),
         (ONE, "a network must be a class or function that returns a new torch.nn.Module, got Lin"),
         (5, "a network must be a class or function .* got 5$"),
@@ -690,3 +710,19 @@ def test_a_batch_that_the_network_cannot_take_is_one_sentence() -> None:
         ValueError, match=r"fails on a batch of shape \(1, 6\): ValueError|Expected"
     ):
         model.local_update(model.initial(0), batches(data, 1, size=1), LocalSGD(0.1), key=0)
+
+
+def test_a_network_without_a_gradient_is_one_sentence() -> None:
+    data = flat_data()
+    model = TorchModel(Overwriting, data)
+    w = model.initial(0)
+    sentence = "network Overwriting has no gradient on a batch of 8 examples: RuntimeError: one of"
+    with pytest.raises(ValueError, match=sentence):
+        model.local_update(w, batches(data, 1), LocalSGD(0.1), key=0)
+    with pytest.raises(ValueError, match=sentence):
+        model.weighted_gradient(w, batches(data, 1), np.ones(1, dtype=np.float32))
+
+
+def test_parameters_of_another_format_are_converted() -> None:
+    model = TorchModel(lambda: nn.Linear(FEATURES, CLASSES, dtype=torch.float64), flat_data())
+    assert model.initial(0).dtype == np.float32

@@ -287,7 +287,7 @@ class TorchModel:
                 each = self._losses(self._call(space.module, self._rows(space, x)), labels)
                 shares = np.repeat(weights[part] / counts, counts).astype(w.dtype)
                 weighted = torch.dot(each, torch.from_numpy(shares).to(self._device))
-                torch.autograd.backward(weighted)
+                self._backward(weighted, len(y))
                 own = np.split(each.detach().cpu().numpy(), np.cumsum(counts)[:-1])
                 losses += [self._finite(one.mean(), len(losses) + i) for i, one in enumerate(own)]
             return np.array(losses), space.vector(space.gradient.clone())
@@ -322,6 +322,7 @@ class TorchModel:
             ) from error
         if not isinstance(module, torch.nn.Module):
             raise ValueError(f"network {self.name} must be a torch.nn.Module, got {brief(module)}")
+        module.float()  # the format of the batch; a run converts both to its own
         # A first batch gives lazy layers their shapes.
         module.eval()
         with torch.no_grad():
@@ -474,8 +475,18 @@ class TorchModel:
         if space.compiled is not None:
             return space.add_compiled(rows, labels)
         loss = self._losses(self._call(space.module, rows), labels, "mean")
-        torch.autograd.backward(loss)
+        self._backward(loss, len(y))
         return loss.detach()
+
+    def _backward(self, loss: torch.Tensor, examples: int) -> None:
+        """Add the gradient of a loss to the workspace's; errors are one sentence."""
+        try:
+            torch.autograd.backward(loss)
+        except Exception as error:
+            raise ValueError(
+                f"network {self.name} has no gradient on a batch of {examples} examples: "
+                f"{describe_error(error)}"
+            ) from error
 
     def _compiled(self, module: torch.nn.Module) -> Callable[..., Any]:
         """Return a compiled function from (parameters, rows, labels) to (gradients, loss)."""
