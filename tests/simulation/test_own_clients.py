@@ -81,6 +81,11 @@ BAD: list[tuple[Any, str]] = [
     ({"ann": {"train": {"a": [1.0, 2.0], "c": [0, 1]}}}, "no column 'label'; there are a, c"),
     ({"ann": {"train": {"a": ["x", "y"], "label": [0, 1]}}}, "column 'a' holds x; features are"),
     ({"ann": {"train": {"a": [1.0], "label": [0]}}}, "'ann' has 1 examples and no test data"),
+    ({"ann": {"train": {"a": [], "label": []}}}, "client 'ann' has a table without examples"),
+    (
+        {"ann": ((x4, y4 + 0.5), (x4, y4))},
+        r"whole numbers from -2\^53 to 2\^53, or any numbers if the task is regression$",
+    ),
     ({}, "there are no clients"),
 ]
 
@@ -199,6 +204,9 @@ def test_bad_folders(tmp_path: Path) -> None:
             load(tmp_path, **settings)
 
     refused("it has no files of clients")
+    (tmp_path / "eve.csv").write_text("age,dose,label\n")
+    refused("client 'eve' has a table without examples")
+    (tmp_path / "eve.csv").unlink()
     write_csv(tmp_path / "ann_train.csv", CSV)
     refused("client 'ann' has no test data")
     write_csv(tmp_path / "ann_test.csv", CSV)

@@ -167,6 +167,8 @@ def _from_columns(
             first = f"{held.flat[0]!s:.40}" if held.size else "nothing"
             raise ValueError(f"{who}: column {name!r} holds {first}; features are numbers")
     y = columns[label]
+    if len(y) == 0:
+        raise ValueError(f"{who} has a table without examples")
     if len(wanted) == 1 and columns[wanted[0]].ndim > 1:
         return columns[wanted[0]], y
     return np.column_stack([columns[name].reshape(len(y), -1) for name in wanted]), y

@@ -405,5 +405,7 @@ def _labels(y: ArrayLike, what: str, words: str = "labels") -> NDArray[np.int64]
     if not whole.all():
         where = int(np.argmin(whole))
         rule = f"{words} are whole numbers from -2^53 to 2^53"
+        if words == "labels":
+            rule += ", or any numbers if the task is regression"
         raise ValueError(f"{what} holds {labels[where]} at {where}; {rule}")
     return labels.astype(np.int64)
