@@ -7,8 +7,10 @@ import pytest
 
 from adcs._serialization import pack, unpack
 from adcs.reports.report import ClientReport
+from adcs.reports.sketch import Sketch, Sketcher, Sketches
 from adcs.reports.store import ReportStore
 from adcs.reports.table import ReportTable
+from adcs.schedulers import ADCS
 
 
 def table(clients=(1, 2, 3), server_round=0, **changes):
@@ -175,5 +177,83 @@ def test_a_bounded_number_above_its_bound_is_not_valid():
 
 def test_a_column_of_one_vector_per_client():
     table = ReportTable((1, 2), 0, label_counts=np.array([[1.0, 2.0], [3.0, 4.0]]))
-    assert not table.is_numbers_only
+    assert not table.is_columnar
     assert table[1].label_counts.tolist() == [3.0, 4.0]
+
+
+def sketched(clients=(1, 2, 3), server_round=0, values=None, norms=None, size=9, **changes):
+    """Two tables of the same sketches: as arrays, and as a list."""
+    rng = np.random.default_rng(server_round)
+    n = len(clients)
+    values = rng.standard_normal((n, 4), dtype=np.float32) if values is None else values
+    norms = np.linspace(1.0, 2.0, n) if norms is None else norms
+    columns = Sketches(values, norms, size)
+    both = (columns, [Sketch(*pair, size) for pair in zip(values, norms.tolist(), strict=True)])
+    changes = {"update": None, "norm": None, **changes}
+    return [table(clients, server_round, sketch=column, **changes) for column in both]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"loss": np.array([1.0, np.nan, 2.0])},
+        {"values": np.array([[1.0, 0.0], [0.0, 0.0], [2.0, -3.0]])},
+        {"values": np.array([[1.0, np.nan], [np.inf, 0.0], [2.0, -1e31]])},
+        {"values": np.ones((3, 2), dtype=np.int64)},
+        {"values": np.ones((3, 2), dtype=np.float16)},
+        {"values": np.ones((3, 0))},
+        {"norms": np.array([1.0, -1.0, np.nan])},
+        {"size": None},
+        {"size": 0},
+        {"examples": None},
+    ],
+)
+def test_sketches_as_arrays_have_the_effect_of_a_list(changes):
+    stores = ReportStore(), ReportStore()
+    refused = []
+    for store, reports in zip(stores, sketched(**changes), strict=True):
+        store.record(table((1, 2, 3), 0, update=None, norm=None, loss=None))
+        refused.append(store.record(reports))
+    assert refused[0] == refused[1]
+    assert contents(stores[0]) == contents(stores[1])
+
+
+def test_sketches_of_another_form_are_refused_as_a_list_is():
+    stores = ReportStore(), ReportStore()
+    rounds = [sketched(), sketched((1, 2), 1, size=5), sketched((1, 2, 3), 2, size=5), sketched()]
+    for tables in rounds:
+        one, two = (store.record(t) for store, t in zip(stores, tables, strict=True))
+        assert one == two
+        assert contents(stores[0]) == contents(stores[1])
+    assert stores[0].generation == 2  # from 9 to 5, and back
+
+
+def test_sketches_stay_arrays_until_a_report_is_read():
+    store = ReportStore()
+    reports = sketched()[0]
+    assert reports.is_valid
+    store.record(reports)
+    assert store.vectors([1, 2, 3]) is reports.sketches.values
+    assert store.current_table((1, 2, 3)) is not None
+    assert store.oldest_round((1, 2, 3)) == 0
+    assert store[2].sketch.norm == 1.5
+    assert store.current_table((1, 2, 3)) is None
+    np.testing.assert_array_equal(store.vectors([1, 2, 3]), reports.sketches.values)
+
+
+def test_sketches_must_have_a_norm_each():
+    with pytest.raises(ValueError, match=r"got arrays of shape \(2, 3\) and \(3,\)"):
+        Sketches(np.ones((2, 3)), np.ones(3))
+
+
+@pytest.mark.parametrize("quality", ["loss", "norm", "examples", "communication"])
+@pytest.mark.parametrize("gamma", [0.0, 0.4])
+def test_schedulers_choose_by_columns_as_by_reports(quality, gamma):
+    clients = tuple(range(12))
+    cohorts = []
+    for reports in sketched(clients):
+        scheduler = ADCS(quality=quality, gamma=gamma, sketch=Sketcher(size=4))
+        scheduler.observe(0, reports, "probe")
+        cohorts.append(scheduler.select(0, clients, 5))
+    assert cohorts[0] == cohorts[1]

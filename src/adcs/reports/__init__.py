@@ -7,7 +7,7 @@ from adcs.reports.form import Form
 from adcs.reports.histogram import count_labels
 from adcs.reports.quality import qualities
 from adcs.reports.report import SIGNALS, ClientReport, Signal, validate_report
-from adcs.reports.sketch import Sketch, Sketcher
+from adcs.reports.sketch import Sketch, Sketcher, Sketches
 from adcs.reports.store import ReportStore
 from adcs.reports.table import ReportTable
 
@@ -20,6 +20,7 @@ __all__ = [
     "Signal",
     "Sketch",
     "Sketcher",
+    "Sketches",
     "count_labels",
     "qualities",
     "validate_report",

@@ -92,12 +92,15 @@ class Projection:
         with np.errstate(over="ignore", invalid="ignore"):
             for block in blocks:
                 add = self._adder(start, block.shape[1], update_size)
-                for i in range(n):
-                    x = block[i].astype(np.float64)
-                    squares[i] += np.square(x).sum()
-                    if not np.isfinite(squares[i]):
-                        _check_finite(x, start)
-                    add(x, sums[i])
+                together = max(1, _BLOCK // max(1, block.shape[1]))
+                for first in range(0, n, together):
+                    part = slice(first, first + together)
+                    x = block[part].astype(np.float64, order="C")
+                    squares[part] += np.square(x).sum(axis=1)
+                    if not np.isfinite(squares[part]).all():
+                        for row in x:
+                            _check_finite(row, start)
+                    add(x, sums[part])
                 start += block.shape[1]
             scale = math.sqrt(math.isqrt(update_size) / self.size) if self.kind == "sparse" else 1.0
             return sums * scale, squares
@@ -105,7 +108,7 @@ class Projection:
     def _adder(
         self, start: int, width: int, update_size: int
     ) -> Callable[[Float64Array, Float64Array], None]:
-        """Return the function that adds the image of coordinates start to start + width.
+        """Return the function that adds the images of rows of coordinates start to start + width.
 
         np.add.at adds one number after the other, so the blocks leave no trace in the last bits.
         """
@@ -116,7 +119,8 @@ class Projection:
             matrix = ndtri(uniform).reshape(width, self.size) / math.sqrt(self.size)
 
             def add_gaussian(x: Float64Array, out: Float64Array) -> None:
-                out += x @ matrix
+                for row, image in zip(x, out, strict=True):  # one product rounds differently
+                    image += row @ matrix
 
             return add_gaussian
         if self.kind == "count":
@@ -124,7 +128,8 @@ class Projection:
             buckets, flips = _below(h, self.size), h << np.uint64(63)
 
             def add_count(x: Float64Array, out: Float64Array) -> None:
-                np.add.at(out, buckets, _flip(x, flips))
+                places = np.arange(0, out.size, self.size)[:, None] + buckets
+                np.add.at(out.reshape(-1), places.reshape(-1), _flip(x, flips).reshape(-1))
 
             return add_count
         run = math.isqrt(update_size)
@@ -137,7 +142,8 @@ class Projection:
         positions, rows, flips = positions[inside], rows[inside], (h << np.uint64(63))[inside]
 
         def add_sparse(x: Float64Array, out: Float64Array) -> None:
-            np.add.at(out, rows, _flip(x[positions], flips))
+            for row, image in zip(x, out, strict=True):
+                np.add.at(image, rows, _flip(row[positions], flips))
 
         return add_sparse
 

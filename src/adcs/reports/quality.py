@@ -32,10 +32,13 @@ from adcs._types import Float64Array
 from adcs._validation import brief, check_choice, real
 from adcs.dpp.tolerances import tie_groups, tie_width
 from adcs.reports.report import ClientReport
+from adcs.reports.table import ReportTable
 
 QualityName = Literal["loss", "norm", "examples", "communication"]
 Quality = QualityName | Callable[[ClientReport], float | None]
 Scale = Literal["raw", "standard", "rank"]
+
+_COLUMNS = {"loss": "loss", "examples": "examples", "communication": "communication_seconds"}
 
 
 def check_quality(quality: Quality) -> Quality:
@@ -97,6 +100,22 @@ def raw_quality(report: ClientReport, quality: Quality) -> float | None:
     if number is None and value is not None:
         raise ValueError(f"quality must return a number or None, got {brief(value)}")
     return None if number is None or not math.isfinite(number) else number
+
+
+def quality_column(table: ReportTable, quality: Quality) -> Float64Array | None:
+    """Return `raw_quality` of all reports of a table if it is a column of numbers, else None.
+
+    >>> quality_column(ReportTable((1, 2), 0, loss=np.array([0.5, 1.5])), "loss")
+    array([0.5, 1.5])
+    """
+    name = None if callable(quality) else _COLUMNS.get(quality)
+    column = None if name is None else table.column(name)
+    if column is None or not isinstance(column, np.ndarray) or column.dtype.kind not in "fiu":
+        return None
+    if column.ndim != 1 or np.ma.is_masked(column) or not np.isfinite(column).all():
+        return None
+    numbers: Float64Array = column.astype(np.float64)
+    return -numbers if quality == "communication" else numbers
 
 
 def rescale(values: Float64Array, scale: Scale) -> Float64Array:
@@ -166,11 +185,14 @@ def qualities(
     total = np.zeros(len(reports))
     for weight, part in parts:
         if weight > 0.0:
-            values = [raw_quality(report, part) for report in reports]
-            missing = [r.client for r, v in zip(reports, values, strict=True) if v is None]
-            if missing:
-                raise ValueError(f"client {brief(missing[0])} does not report its {part}")
-            total += weight * rescale(np.array(values, dtype=np.float64), scale)
+            column = quality_column(reports, part) if isinstance(reports, ReportTable) else None
+            if column is None:
+                values = [raw_quality(report, part) for report in reports]
+                missing = [r.client for r, v in zip(reports, values, strict=True) if v is None]
+                if missing:
+                    raise ValueError(f"client {brief(missing[0])} does not report its {part}")
+                column = np.array(values, dtype=np.float64)
+            total += weight * rescale(column, scale)
     return total
 
 
@@ -196,3 +218,13 @@ def has_quality(report: ClientReport, quality: Quality, gamma: float) -> bool:
     """
     learn = gamma >= 1.0 or raw_quality(report, quality) is not None
     return learn and (gamma <= 0.0 or raw_quality(report, "communication") is not None)
+
+
+def has_quality_columns(table: ReportTable, quality: Quality, gamma: float) -> bool:
+    """Return whether the columns of a table show that `has_quality` holds for all its reports.
+
+    >>> has_quality_columns(ReportTable((1, 2), 0, loss=np.array([0.5, 1.5])), "loss", gamma=0.0)
+    True
+    """
+    learn = gamma >= 1.0 or quality_column(table, quality) is not None
+    return learn and (gamma <= 0.0 or quality_column(table, "communication") is not None)

@@ -36,7 +36,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -91,6 +91,70 @@ class Sketch:
         if self.wire is None:
             raise ValueError("a sketch can be encoded only if a Sketcher made it")
         return self.wire
+
+
+@dataclass(frozen=True, eq=False)
+class Sketches(Sequence[Sketch]):
+    """Sketches of updates of one size, as arrays: a sequence of `Sketch`, made when one is read.
+
+    Attributes
+    ----------
+    values
+        N x k numbers, a row for each sketch.
+    norms
+        The norms of the N updates.
+    update_size
+        d, how many numbers each update has; None where it is not known.
+
+    Examples
+    --------
+    >>> sketches = Sketches(*Sketcher(size=8).sketch_rows([[3.0, 4.0], [0.0, 2.0]]), 2)
+    >>> len(sketches), sketches[1].norm
+    (2, 2.0)
+    """
+
+    values: NDArray[Any]
+    norms: Float64Array
+    update_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or self.norms.shape != self.values.shape[:1]:
+            raise ValueError(
+                "values must be N x k and norms N numbers, got arrays of shape "
+                f"{self.values.shape} and {self.norms.shape}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.norms)
+
+    @overload
+    def __getitem__(self, index: int) -> Sketch: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Sketch]: ...
+    def __getitem__(self, index: int | slice) -> Sketch | list[Sketch]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return Sketch(self.values[index], float(self.norms[index]), self.update_size)
+
+    @property
+    def are_usable(self) -> bool:
+        """Whether all are numbers in the usual range, and none is zero.
+
+        >>> Sketches(np.zeros((1, 4)), np.ones(1)).are_usable
+        False
+        """
+        if self.values.dtype not in (np.float32, np.float64) or self.norms.dtype != np.float64:
+            return False
+        size = self.update_size
+        if size is not None and not (type(size) is int and 1 <= size <= _MAX_UPDATE_SIZE):
+            return False
+        if self.values.size == 0:
+            return False
+        high = _NORM_RANGE[1]
+        # All are false for NaN.
+        peaks = np.maximum(self.values.max(axis=1), -self.values.min(axis=1))
+        usual = peaks.min() > 0.0 and peaks.max() <= high
+        return bool(usual and self.norms.min() >= 0.0 and self.norms.max() <= high)
 
 
 @dataclass(frozen=True)
@@ -247,7 +311,10 @@ class Sketcher:
             norms = np.sqrt(squares).astype(np.float32).astype(np.float64)
             tops = np.abs(images).max(axis=1) / largest
             sent = tops.astype(np.float32).astype(np.float64) * largest
-        for i in range(len(images)):
+        low, high = _NORM_RANGE
+        usual = (low <= norms) & (norms <= high) & (1e-6 * norms <= sent)
+        usual &= sent <= 10.0 * math.sqrt(update_size) * norms
+        for i in np.flatnonzero(~usual).tolist():
             _check_norm(float(norms[i]), name.format(i))
             _check_top(float(sent[i]), float(norms[i]), update_size, name.format(i))
         if self.dtype == "float32":

@@ -97,8 +97,8 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         >>> store.fresh_values("loss", 5, (1, 2))
         ((1,), array([2.]))
         """
-        table = self._table
-        if table is not None and table.server_round == server_round and table.clients == clients:
+        table = self.current_table(clients)
+        if table is not None and table.server_round == server_round:
             column = table.column("norm" if name == "update_norm" else name)
             if column is not None:
                 return clients, column.astype(np.float64)
@@ -124,6 +124,32 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         found = (getattr(reports.get(client), name, None) for client in clients)
         return np.array([np.nan if value is None else value for value in found], dtype=np.float64)
 
+    def current_table(self, clients: Sequence[ClientId]) -> ReportTable | None:
+        """Return the newest table if it has the last reports of exactly these clients, else None.
+
+        >>> store = ReportStore()
+        >>> refused = store.record(ReportTable((1, 2), 0, loss=np.array([0.5, 1.5])))
+        >>> store.current_table((1, 2)).column("loss"), store.current_table((1,))
+        (array([0.5, 1.5]), None)
+        """
+        table = self._table
+        if table is None or len(clients) != len(table) or tuple(clients) != table.clients:
+            return None
+        return table
+
+    def oldest_round(self, clients: Sequence[ClientId]) -> int:
+        """Return the earliest round of the clients' last reports.
+
+        >>> store = ReportStore()
+        >>> refused = store.record([ClientReport(1, 5, loss=2.0), ClientReport(2, 4, loss=1.0)])
+        >>> store.oldest_round((1, 2))
+        4
+        """
+        table = self.current_table(clients)
+        if table is not None:
+            return int(table.server_round)
+        return min(int(self[client].server_round) for client in clients)
+
     def has(self, name: str) -> bool:
         """Return whether any client's report has this signal.
 
@@ -143,6 +169,9 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         array([[2., 1.],
                [1., 1.]])
         """
+        table = self.current_table(clients)
+        if table is not None and table.sketches is not None:
+            return table.sketches.values
         found = [self._merged()[client].vector for client in clients]
         return np.stack([vector for vector in found if vector is not None])
 
@@ -162,10 +191,15 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         >>> ReportStore().check([ClientReport(1, 0, loss=float("nan"))])
         ([], [(1, 'loss must be finite, got nan')])
         """
-        if isinstance(reports, ReportTable) and reports.is_valid:
+        if isinstance(reports, ReportTable) and reports.is_valid and self._fits(reports):
             return reports, []
         valid, refused = screen(reports)
-        form = self._update_form(valid)
+        forms = {
+            report.client: form
+            for report in valid
+            if (form := Form.of(report, self._sketcher)) is not None
+        }
+        form = self._update_form(forms)
         usable: list[ClientReport] = []
         for report in valid:
             reason = check_compatible(report, form, self._sketcher)
@@ -178,14 +212,18 @@ class ReportStore(Mapping[ClientId, ClientReport]):
                 refused.append((report.client, reason))
         return usable, refused
 
-    def _update_form(self, reports: Sequence[ClientReport]) -> Form | None:
-        """Let reports vote on the form of updates; drop all signals of another one."""
+    def _fits(self, table: ReportTable) -> bool:
+        """Let a table's sketches vote on the form of updates; return whether it is theirs."""
+        sketches = table.sketches
+        if sketches is None:
+            return True
+        own = Form(True, sketches.values.shape[1], sketches.update_size or 0)
+        form = self._update_form(dict.fromkeys(table.clients, own))
+        return form is None or own.agrees(form)
+
+    def _update_form(self, forms: Mapping[ClientId, Form]) -> Form | None:
+        """Let clients vote on the form of updates; drop all signals of another one."""
         before = self._vote.form
-        forms = {
-            report.client: form
-            for report in reports
-            if (form := Form.of(report, self._sketcher)) is not None
-        }
         form = self._vote.update(forms) if forms else before
         if before is not None and form is not None and not before.agrees(form):
             self._drop_learning_signals()
@@ -246,7 +284,7 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         self, reports: Sequence[ClientReport], server_round: int | None
     ) -> TypeGuard[ReportTable]:
         """Return whether the reports are a table that replaces all that its clients reported."""
-        if not isinstance(reports, ReportTable) or not reports.is_numbers_only:
+        if not isinstance(reports, ReportTable) or not reports.is_columnar:
             return False
         if reports.signals.isdisjoint(LEARNING_SIGNALS) or not self._facts <= reports.signals:
             return False

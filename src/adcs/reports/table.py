@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 from adcs._types import ClientId
 from adcs._validation import brief, is_int
 from adcs.reports.report import MAX_VALUE, NUMBERS, SIGNALS, ClientReport
+from adcs.reports.sketch import Sketches
+
+_NUMBERS = frozenset(NUMBERS)
 
 
 class ReportTable(Sequence[ClientReport]):
     """Reports on the model of one round, one column for each signal.
 
-    It is a sequence of `ClientReport`, and these are made when one is read. A table of numbers
-    alone, without updates or sketches, can do without them: it is checked as a whole and its
-    columns are read as they are.
+    It is a sequence of `ClientReport`, and these are made when one is read. A table of numbers and
+    `Sketches` can do without them: it is checked as a whole and its columns are read as they are.
 
     Parameters
     ----------
@@ -28,8 +30,8 @@ class ReportTable(Sequence[ClientReport]):
     server_round
         The round of the model.
     **columns
-        Signals of `SIGNALS` by name: arrays, or sequences, of one entry for each client. None
-        leaves a signal out.
+        Signals of `SIGNALS` by name: arrays, or sequences, of one entry for each client; sketches
+        best as `Sketches`. None leaves a signal out.
 
     Examples
     --------
@@ -80,17 +82,26 @@ class ReportTable(Sequence[ClientReport]):
         return frozenset(self._columns)
 
     @property
-    def is_numbers_only(self) -> bool:
-        """Whether it has columns, and all of them are of numbers."""
-        return bool(self._columns) and all(name in NUMBERS for name in self._columns)
+    def sketches(self) -> Sketches | None:
+        """The column of sketches if it is one of arrays, else None."""
+        column = self._columns.get("sketch")
+        return column if isinstance(column, Sketches) else None
+
+    @property
+    def is_columnar(self) -> bool:
+        """Whether it has columns, and all of them are of numbers or `Sketches`."""
+        others = self._columns.keys() - _NUMBERS
+        return bool(self._columns) and (
+            not others or (others == {"sketch"} and self.sketches is not None)
+        )
 
     @property
     def is_valid(self) -> bool:
-        """Whether it has numbers only and every report is usable.
+        """Whether it has numbers and `Sketches` only and every report is usable.
 
         If not, each report has to be checked.
         """
-        if not self.is_numbers_only or not self.clients:
+        if not self.is_columnar or not self.clients:
             return False
         if not is_int(self.server_round) or self.server_round < 0:
             return False
@@ -98,20 +109,29 @@ class ReportTable(Sequence[ClientReport]):
             return False
         if len(set(self.clients)) < len(self.clients):
             return False
-        columns = list(self._columns.values())
+        sketches = self.sketches
+        if sketches is not None and not sketches.are_usable:
+            return False
+        names = [name for name in self._columns if name != "sketch"]
+        columns = [self._columns[name] for name in names]
+        if not columns:
+            return True
         if not all(isinstance(c, np.ndarray) and c.dtype.kind in "fiu" for c in columns):
             return False
         if any(c.ndim != 1 or np.ma.is_masked(c) for c in columns):
             return False
         numbers = np.concatenate(columns)
         # All are false for NaN.
-        bounded = [n for n in self._columns if SIGNALS[n].maximum < MAX_VALUE]
+        bounded = [n for n in names if SIGNALS[n].maximum < MAX_VALUE]
         if not all(self._columns[name].max() <= SIGNALS[name].maximum for name in bounded):
             return False
         return bool(numbers.min() >= 0.0 and numbers.max() <= MAX_VALUE)
 
     def copy(self) -> ReportTable:
-        """Return a table with copies of the arrays: they may be buffers that are reused."""
+        """Return a table with copies of the arrays, which may be buffers that are reused.
+
+        Sketches are not copied: nobody writes to them.
+        """
         columns = {
             name: np.array(column) if isinstance(column, np.ndarray) else column
             for name, column in self._columns.items()

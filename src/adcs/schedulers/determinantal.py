@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,11 @@ from adcs.reports.quality import (
     check_quality,
     effective_scale,
     has_quality,
+    has_quality_columns,
     qualities,
 )
 from adcs.reports.report import ClientReport
+from adcs.reports.table import ReportTable
 from adcs.schedulers.base import Cohort
 from adcs.schedulers.client_dpp import GRAM_LIMIT, ClientDPP
 from adcs.schedulers.snapshot import SnapshotScheduler
@@ -76,6 +78,12 @@ class DeterminantalScheduler(SnapshotScheduler):
             return False
         return not self._uses_quality or has_quality(report, self.quality, self.gamma)
 
+    def _all_selectable(self, table: ReportTable) -> bool:
+        """Return whether all reports have a sketch and all that the quality needs."""
+        if not super()._all_selectable(table):
+            return False
+        return not self._uses_quality or has_quality_columns(table, self.quality, self.gamma)
+
     def _make_dpp(self, known: list[ClientId]) -> ClientDPP:
         """Return the DPP over these clients; the kernel is computed once for each snapshot."""
         key = (self.reports.version, known)
@@ -86,7 +94,8 @@ class DeterminantalScheduler(SnapshotScheduler):
         _, unit, gram = self._kernel
         q = np.zeros(len(known))
         if self._uses_quality:
-            reports = [self.reports[client] for client in known]
+            table = self.reports.current_table(known)
+            reports: Sequence[ClientReport] = table or [self.reports[client] for client in known]
             q = qualities(reports, self.quality, gamma=self.gamma, scale=self.scale)
         return ClientDPP(known, unit, gram, q, Scorer.of_features(unit, q, theta=self.theta))
 
@@ -97,7 +106,7 @@ class DeterminantalScheduler(SnapshotScheduler):
         self.dpp = self._make_dpp(known)
         selection = self.dpp.greedy(m, constraints)
         chosen = [known[i] for i in selection.indices]
-        oldest = min(int(self.reports[client].server_round) for client in known)
+        oldest = self.reports.oldest_round(known)
         return Cohort.of(chosen, **self.dpp.diagnostics(selection), oldest_report=oldest)
 
     def restore(self, state: Mapping[str, Any]) -> None:

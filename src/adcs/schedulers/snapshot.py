@@ -11,6 +11,7 @@ from adcs._validation import brief, check_int
 from adcs.dpp.constraints import Constraints
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketcher
+from adcs.reports.table import ReportTable
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.schedulers.unknown_clients import select_with_unknown
 
@@ -89,11 +90,21 @@ class SnapshotScheduler(Scheduler):
 
     def known_clients(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
         """Return those of the clients whose reports suffice to be chosen by."""
+        table = self.reports.current_table(clients)
+        if table is not None and self._all_selectable(table):
+            return list(clients)
         return [client for client in clients if self._is_selectable(self.reports.get(client))]
 
     def _is_selectable(self, report: ClientReport | None) -> bool:
-        """Return whether a client's report suffices to be chosen by."""
+        """Return whether a client's report suffices to be chosen by.
+
+        Where it is overridden, so is `_all_selectable`.
+        """
         return report is not None and (report.update is not None or report.sketch is not None)
+
+    def _all_selectable(self, table: ReportTable) -> bool:
+        """Return whether the columns of a table show that all its reports are selectable."""
+        return table.sketches is not None
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state."""

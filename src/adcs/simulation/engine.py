@@ -8,7 +8,7 @@ network; one pass over the data computes single mini-batch steps for all of them
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from adcs.observers import (
     listeners,
 )
 from adcs.reports.report import NUMBER_BYTES, SIGNALS
-from adcs.reports.sketch import Sketch, Sketcher
+from adcs.reports.sketch import Sketch, Sketcher, Sketches
 from adcs.reports.table import ReportTable
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
@@ -394,18 +394,19 @@ class Simulation:
         whole = "update" in request.signals and request.sketch is None
         sketch = request.sketch if "update" in request.signals else None
         rows: FloatArray = np.empty((0, self._size))
-        norms, sketches = [], []
+        norms: list[FloatArray] = []
+        sketches: list[Sequence[Sketch | None]] = []
         for part in [clients] if whole else chunks(clients, self._size):
             rows = local.updates(index, part)
             if "norm" in request.signals:
                 norms.append(np.sqrt(np.einsum("ij,ij->i", rows, rows)))
             if sketch is not None:
-                sketches += _sketches(sketch, rows)
+                sketches.append(_sketches(sketch, rows))
         signals: dict[str, Any] = {"update": rows} if whole else {}
         if norms:
             signals["norm"] = np.concatenate(norms)
         if sketch is not None:
-            signals["sketch"] = sketches
+            signals["sketch"] = _joined(sketches)
         return signals
 
     def _table(self, clients: IndexArray, **signals: Any) -> ReportTable:
@@ -629,12 +630,21 @@ def _named(training: Training, argument: str, make: Callable[[], T]) -> T:
     return make()
 
 
-def _sketches(sketcher: Sketcher, rows: FloatArray) -> list[Sketch | None]:
+def _joined(parts: Sequence[Sequence[Sketch | None]]) -> Sequence[Sketch | None]:
+    """Return sketches of parts of the clients as one column, of arrays if all have one."""
+    arrays = [part for part in parts if isinstance(part, Sketches)]
+    if len(arrays) < len(parts):
+        return [sketch for part in parts for sketch in part]
+    if len(arrays) == 1:
+        return arrays[0]
+    values = np.concatenate([part.values for part in arrays])
+    return Sketches(values, np.concatenate([part.norms for part in arrays]), arrays[0].update_size)
+
+
+def _sketches(sketcher: Sketcher, rows: FloatArray) -> Sequence[Sketch | None]:
     """Return the sketch of each row; None for one that has none, such as a zero update."""
     try:
-        values, norms = sketcher.sketch_rows(rows)
-        pairs = zip(values, norms.tolist(), strict=True)
-        return [Sketch(row, norm, rows.shape[1]) for row, norm in pairs]
+        return Sketches(*sketcher.sketch_rows(rows), rows.shape[1])
     except ValueError:
         return [_sketch(sketcher, row) for row in rows]
 
