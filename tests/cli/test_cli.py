@@ -310,6 +310,7 @@ HUGE = "99999999999999999999"
         "batch_size",
         "steps",
         "pass_width",
+        "sketch_above",
     ],
 )
 def test_integer_settings_out_of_range_are_refused(name: str, tmp_path: Path) -> None:

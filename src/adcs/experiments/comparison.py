@@ -44,8 +44,10 @@ from adcs.experiments.runner import (
 )
 from adcs.experiments.statistics import COMPARED, Row, summarise
 from adcs.experiments.styles import styles_of
+from adcs.reports.sketch import default_sketch, sketch_sentence
 from adcs.run_folder import RunFolder, next_folder
 from adcs.simulation.datasets import Dataset
+from adcs.simulation.models import Model, buffers_of
 
 RUNS = Path("runs")
 """Where run folders are made if none is named."""
@@ -188,7 +190,8 @@ class Comparison:
             i, n = more["part"] = check_part(part)
             name = f"{name}-part{i}of{n}"
         dataset = experiment.dataset()
-        _check_model(experiment, dataset)
+        model = _checked_model(experiment, dataset)
+        more["notes"] += _sketch_notes(experiment, model)
         path = next_folder(RUNS, name) if out is None else Path(out)
         return cls(create_run(path, experiment, dataset, **more))
 
@@ -507,11 +510,20 @@ def shown(progress: bool | Progress, what: str = "compare") -> Iterator[Progress
         yield report
 
 
-def _check_model(experiment: Experiment, dataset: Dataset) -> None:
-    """Refuse a model that memory cannot hold once; a worker process would be killed."""
-    size = experiment.make_model(dataset).size
+def _checked_model(experiment: Experiment, dataset: Dataset) -> Model:
+    """Return the model; one that memory cannot hold once would kill a worker, and is refused."""
+    model = experiment.make_model(dataset)
+    size = model.size
     if (needed := 8 * size) > memory():
         raise ValueError(
             f"model {experiment.model.name} has {size:,} parameters, "
             f"{gigabytes(needed)}, more than the {gigabytes(memory())} of memory"
         )
+    return model
+
+
+def _sketch_notes(experiment: Experiment, model: Model) -> list[str]:
+    """Return the sentence that says that updates are sketched, if they are."""
+    size, above = model.size - buffers_of(model), experiment.run.sketch_above
+    sketch = default_sketch(size, experiment.training.m, above=above)
+    return [] if sketch is None else [sketch_sentence(size, sketch, above)]

@@ -22,6 +22,7 @@ from adcs.experiments.models import DENSE, NETWORKS, check_model, make_model
 from adcs.experiments.specs import AGGREGATION, LOCAL_TRAINING, make_scheduler
 from adcs.experiments.validation import check_value, in_words
 from adcs.metrics import CLIENT_METRICS, default_metric
+from adcs.reports.sketch import SKETCH_ABOVE
 from adcs.simulation.datasets import Dataset, load, natural_clients
 from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation, check_metric
@@ -188,6 +189,14 @@ class RunSettings(Section):
     dtype: Literal["float32", "float64"] = _field("float32", "Floating-point format.", strict=None)
     # Part of the config because a GEMM rounds differently in another width.
     pass_width: int = _field(3, "Schedulers that share a pass over the data.", ge=1, le=MILLION)
+
+    sketch_above: int = _field(
+        SKETCH_ABOVE,
+        "Updates of more numbers than this are sketched for schedulers without a sketch of their "
+        "own; 0 never.",
+        ge=0,
+        le=1000 * MILLION,
+    )
 
     @field_validator("metric")
     @classmethod
@@ -417,6 +426,7 @@ class Experiment(Section):
             self.training,
             network=network,
             seed=seed,
+            sketch_above=self.run.sketch_above,
             **self._own_objects(),
         )
 

@@ -7,7 +7,7 @@ from adcs.reports.form import Form
 from adcs.reports.histogram import count_labels
 from adcs.reports.quality import qualities
 from adcs.reports.report import SIGNALS, ClientReport, Signal, validate_report
-from adcs.reports.sketch import Sketch, Sketcher, Sketches
+from adcs.reports.sketch import Sketch, Sketcher, Sketches, default_sketch
 from adcs.reports.store import ReportStore
 from adcs.reports.table import ReportTable
 
@@ -22,6 +22,7 @@ __all__ = [
     "Sketcher",
     "Sketches",
     "count_labels",
+    "default_sketch",
     "qualities",
     "validate_report",
 ]

@@ -48,6 +48,9 @@ from adcs.reports.projection import KINDS, Projection, as_layers
 
 DTYPES = ("float32", "int8")
 
+SKETCH_ABOVE = 1_000_000
+"""Updates of more numbers than this are sketched unless a scheduler or the user says otherwise."""
+
 _VERSION = 1
 _HEADER = struct.Struct("<BBHIff")
 # Inside these bounds norms, values and their squares' sums are safe in the formats used here.
@@ -321,6 +324,43 @@ class Sketcher:
             return images.astype(np.float32), np.ones(len(images), dtype=np.float32), norms
         # As int8 at once: the -0.0 of a float would not survive the wire.
         return np.rint(images / tops[:, None]).astype(np.int8), tops.astype(np.float32), norms
+
+
+def default_sketch(
+    update_size: int, m: int = 1, *, above: float | None = SKETCH_ABOVE
+) -> Sketcher | None:
+    """Return the sketcher for updates of so many numbers if the scheduler has none; None for none.
+
+    Parameters
+    ----------
+    update_size
+        d, how many numbers an update has.
+    m
+        Clients in a cohort: a sketch has max(256, 8 m) numbers.
+    above
+        Updates of more numbers than this are sketched; 0 and None never.
+
+    Examples
+    --------
+    >>> default_sketch(1_663_370, m=50).size
+    400
+    >>> default_sketch(7850), default_sketch(1_663_370, above=0)
+    (None, None)
+    """
+    return Sketcher(size=max(256, 8 * m)) if above and update_size > above else None
+
+
+def sketch_sentence(update_size: int, sketch: Sketcher, above: float | None) -> str:
+    """Return the sentence that says why updates are sketched, for logs and reports.
+
+    >>> sketch_sentence(1_663_370, Sketcher(size=400), 1_000_000)
+    'Updates have 1,663,370 numbers, more than sketch_above = 1,000,000: schedulers that read
+    updates and have no sketch of their own get sketches of 400 numbers.'
+    """
+    return (
+        f"Updates have {update_size:,} numbers, more than sketch_above = {above:,}: schedulers "
+        f"that read updates and have no sketch of their own get sketches of {sketch.size} numbers."
+    )
 
 
 def _check_update_size(update_size: int) -> int:

@@ -7,9 +7,10 @@ network; one pass over the data computes single mini-batch steps for all of them
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,7 +27,14 @@ from adcs.observers import (
     listeners,
 )
 from adcs.reports.report import NUMBER_BYTES, SIGNALS
-from adcs.reports.sketch import Sketch, Sketcher, Sketches
+from adcs.reports.sketch import (
+    SKETCH_ABOVE,
+    Sketch,
+    Sketcher,
+    Sketches,
+    default_sketch,
+    sketch_sentence,
+)
 from adcs.reports.table import ReportTable
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
@@ -64,6 +72,8 @@ MEASURED_NUMBERS = 2**26
 would take 540 MB of memory."""
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -143,6 +153,9 @@ class Simulation:
         How one client trains; None is the SGD of `training`.
     aggregation
         How updates are aggregated; None is that of `training`.
+    sketch_above
+        If updates have more numbers than this, schedulers that have no `sketch` of their own get
+        sketches of max(256, 8 m) numbers; 0 and None never.
 
     Examples
     --------
@@ -169,6 +182,7 @@ class Simulation:
         observers: Iterable[Observer] = (),
         local_training: LocalTraining | None = None,
         aggregation: Aggregation | None = None,
+        sketch_above: int | None = SKETCH_ABOVE,
     ) -> None:
         n = len(federation.clients)
         if not 1 <= training.m <= n:
@@ -187,6 +201,9 @@ class Simulation:
         initial = model.initial(seed).astype(federation.dtype)
         self.parameters: FloatArray = np.repeat(initial[None], len(self.runs), axis=0)
         self._size = model.size - buffers_of(model)
+        self._default_sketch = default_sketch(self._size, training.m, above=sketch_above)
+        if self._default_sketch is not None:
+            log.info(sketch_sentence(self._size, self._default_sketch, sketch_above))
         self._probed: set[int] = set()  # Runs that have probed clients in this round.
         self._local = local_training or _named(training, "local_training", training.local_sgd)
         self._aggregation = aggregation or _named(
@@ -269,6 +286,8 @@ class Simulation:
             offered = run.backoff.offered(server_round, available, m)
             request = run.call(server_round, run.scheduler.request, server_round, offered, m)
             if request.clients:
+                if "update" in request.signals and request.sketch is None:
+                    request = replace(request, sketch=self._default_sketch)
                 self._probed.add(i)
                 probed = np.array(request.clients, dtype=np.intp)
                 answered = self._in_time(probed, partial(costs[i].probe_seconds, request))
@@ -429,9 +448,9 @@ class Simulation:
             update = self._aggregate(local, arrived)
         for i, run in enumerate(self.runs):
             if "training" in run.scheduler.observed_sources:
-                request = Request(
-                    run.cohort.clients, run.scheduler.training_signals, run.scheduler.sketch
-                )
+                signals = run.scheduler.training_signals
+                sketch = run.scheduler.sketch or self._default_sketch
+                request = Request(run.cohort.clients, signals, sketch)
                 self._observe(run, self._answers(local, i, request, arrived[i][0]), "training")
             self._record_failures(run, "training", run.selected, arrived[i][0])
         if update is not None:

@@ -339,7 +339,8 @@ class PerClient(_ByClient):
             result, statistics = self._train(run, client, self._setup.local_training, batches)
             row[:] = result.update
             self._losses[run][client] = result.loss
-            self._statistics[run][client] = statistics
+            # A view would keep the whole vector of the client.
+            self._statistics[run][client] = statistics.copy()
             if result.state or result.sent:
                 self._kept[run][client] = frozen(result.state), frozen(result.sent)
         return out
