@@ -13,6 +13,7 @@ one step, an evaluation on the whole test set every 100 rounds, six schedulers.
   of all clients for PowerOfChoice, gradients of all clients for OCS, and every 20 rounds for
   DivFL and ADCS.
 - lean: PyTorch without autograd, all clients of a method in one product, gradients by hand.
+- bound: the two matrix products of a round alone, forward and backward, for all six methods.
 
 PyTorch runs in one process with the same number of threads; the loop over clients, which gains
 little from a second thread, is also shown as a process a seed with one thread each. The loops
@@ -47,6 +48,7 @@ from adcs.simulation.datasets import from_arrays
 
 METHODS = ("Uniform", "PowerOfChoice", "OCS", "DivFL", "StaticDPP", "ADCS")
 PLAIN = "PyTorch, loop over clients"
+BOUND = "bound: its two matrix products alone"
 Loop = Callable[[int], float]  # from a number of rounds to the seconds they take
 N, M, BATCH, RATE, REFRESH, EVALUATE = 30, 18, 16, 0.001, 20, 100
 
@@ -222,6 +224,23 @@ def simulated(experiment: Experiment, seed: int, labels: tuple[str, ...]) -> Loo
     return partial(run_adcs, experiment.simulation(seed, labels))
 
 
+def products_loop(runs: int) -> Loop:
+    """Return a loop over the products of a round: outputs, and gradients of the first layer."""
+    rng = np.random.default_rng(0)
+    x = rng.random((N * BATCH, 784), dtype=np.float32)
+    w = rng.random((runs * 10, 784), dtype=np.float32)
+    delta = rng.random((N * BATCH, runs * 10), dtype=np.float32)
+
+    def loop(rounds: int) -> float:
+        start = time.perf_counter()
+        for _ in range(rounds):
+            x @ w.T
+            delta.T @ x
+        return time.perf_counter() - start
+
+    return loop
+
+
 def plain_loop(seed: int) -> Loop:
     import torch
 
@@ -237,6 +256,7 @@ def compare(rounds: int, repeats: int, threads: int) -> None:
     torch.set_num_threads(threads)
     seeds, (six,) = range(threads), wide.passes()
     workers = {"adcs": Workers(6 * threads, *((simulated, (wide, seed, six)) for seed in seeds))}
+    workers[BOUND] = Workers(6 * threads, *((products_loop, (6,)) for _ in seeds))
     if threads == 2:
         halves = [(simulated, (split, 0, labels)) for labels in split.passes()]
         workers["adcs, one seed in two passes"] = Workers(6, *halves)
@@ -258,7 +278,7 @@ def compare(rounds: int, repeats: int, threads: int) -> None:
     print(f"{f'{threads} thread(s)':45}{'run-rounds/s':>14}{'range':>14}{'adcs is faster by':>20}")
     for name, values in rates.items():
         spread = f"{min(values):.0f}-{max(values):.0f}"
-        print(f"{name:45}{middle[name]:14.0f}{spread:>14}{middle['adcs'] / middle[name]:19.1f}x")
+        print(f"{name:45}{middle[name]:14.0f}{spread:>14}{middle['adcs'] / middle[name]:19.2f}x")
 
 
 def scaling() -> None:

@@ -29,7 +29,7 @@ def check_int(
     ...
     ValueError: m must be a whole number >= 1, got 0
     """
-    if is_int(value):
+    if type(value) is int or is_int(value):
         number = int(value)
         if (minimum is None or number >= minimum) and (maximum is None or number <= maximum):
             return number

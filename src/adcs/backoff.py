@@ -94,6 +94,8 @@ class Backoff:
         m
             How many clients will be selected.
         """
+        if not self._failing:
+            return available
         until = {c: f.until for c, f in self._failing.items() if f.until > server_round}
         left_out = until.keys() & set(available) if until else set[ClientId]()
         missing = m - (len(available) - len(left_out))

@@ -118,7 +118,7 @@ class ReportTable(Sequence[ClientReport]):
             return True
         if not all(isinstance(c, np.ndarray) and c.dtype.kind in "fiu" for c in columns):
             return False
-        if any(c.ndim != 1 or np.ma.is_masked(c) for c in columns):
+        if any(c.ndim != 1 or (type(c) is not np.ndarray and np.ma.is_masked(c)) for c in columns):
             return False
         numbers = np.concatenate(columns)
         # All are false for NaN.

@@ -265,7 +265,9 @@ class Scheduler(ABC):
         """
         server_round, m = _check_round(server_round), _check_m(m)
         clients = self._in_order(available)
-        pending = self.pending = _sorted_ids(pending, "pending")
+        pending = self.pending = (
+            () if isinstance(pending, tuple) and not pending else _sorted_ids(pending, "pending")
+        )
         if pending:
             pending_set = set(pending)
             clients = tuple(client for client in clients if client not in pending_set)
@@ -278,8 +280,10 @@ class Scheduler(ABC):
                 self._checked = (cohort, clients, m)
         finally:
             self.pending = ()
-        refused = [{"client": client, "reason": reason} for client, reason in self._refused]
-        self._refused = []
+        refused: list[dict[str, Any]] = []
+        if self._refused:
+            refused = [{"client": client, "reason": reason} for client, reason in self._refused]
+            self._refused = []
         diagnostics = {**cohort.diagnostics, "refused": refused}
         if pending:
             diagnostics["pending"] = list(pending)
@@ -304,6 +308,8 @@ class Scheduler(ABC):
 
     def missing_signals(self) -> list[str]:
         """Return a sentence for each needed signal that no client has reported."""
+        if not self.needed_signals:
+            return []
         name = type(self).__name__
         lacking = sorted(s for s in self.needed_signals if not self.reports.has(s))
         return [SIGNALS[signal].how_to_report(name) for signal in lacking]

@@ -138,16 +138,12 @@ class RoundCosts:
         down, up, work = self._probe_cost(request)
         return self._seconds(clients, down=down, work=work, up=up)
 
-    def _sent_bytes(self, clients: IndexArray) -> IndexArray | int:
-        """Return the bytes that each client sends beside its update."""
-        return 0 if self._sent_numbers is None else NUMBER_BYTES * self._sent_numbers(clients)
-
     def training_seconds(self, clients: IndexArray) -> Float64Array:
         """Return how long each client takes to train, without what it did for the probe."""
         times = self._training_seconds(clients)
         if self._sent_numbers is None:
             return times
-        return times + self._sent_bytes(clients) / self._network.up[clients]
+        return times + NUMBER_BYTES * self._sent_numbers(clients) / self._network.up[clients]
 
     def _training_seconds(self, clients: IndexArray) -> Float64Array:
         size, missing = self._model_bytes, self._missing_bytes
@@ -180,7 +176,9 @@ class RoundCosts:
         ledger.bytes_down += (self._model_bytes + self._shared_bytes) * downloads
         ledger.bytes_down += self._missing_bytes * (selected.size - downloads)
         ledger.bytes_up += self._model_bytes * (arrived.size - known * self._sent)
-        ledger.bytes_up += int(np.sum(self._sent_bytes(arrived))) + self._reported * arrived.size
+        ledger.bytes_up += self._reported * arrived.size
+        if self._sent_numbers is not None:
+            ledger.bytes_up += NUMBER_BYTES * int(self._sent_numbers(arrived).sum())
         ledger.updates += arrived.size - known
         ledger.extra_updates -= known
         self._wait(times, arrived.size < selected.size)

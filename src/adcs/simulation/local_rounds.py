@@ -152,8 +152,11 @@ class SingleStep:
 
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses on the clients' batches."""
+        position = self._position[clients]
+        if len(self._passes) == 1:
+            return self._passes[0].losses[run].take(position)
         losses: FloatArray = np.concatenate([done.losses[run] for done in self._passes])
-        return losses.take(self._position[clients])
+        return losses.take(position)
 
     def updates(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the gradients on the clients' batches."""
