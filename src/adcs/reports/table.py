@@ -132,11 +132,12 @@ class ReportTable(Sequence[ClientReport]):
 
         Sketches are not copied: nobody writes to them.
         """
-        columns = {
+        new = ReportTable(self.clients, self.server_round)
+        new._columns = {
             name: np.array(column) if isinstance(column, np.ndarray) else column
             for name, column in self._columns.items()
         }
-        return ReportTable(self.clients, self.server_round, **columns)
+        return new
 
     @cached_property
     def _reports(self) -> list[ClientReport]:

@@ -22,8 +22,12 @@ def ranked_cohort(
     (3, 2)
     """
     reported, numbers = scheduler.reports.fresh_values(number, server_round, clients)
-    scores = dict(zip(reported, numbers.tolist(), strict=True))
-    ranked = [reported[i] for i in descending(numbers)]
+    values, order = numbers.tolist(), descending(numbers)
+    if len(reported) == len(clients) and not scheduler.constraints:
+        pairs = [[reported[i], values[i]] for i in order[:m]]
+        return Cohort.of([client for client, _ in pairs], scores=pairs, drawn=[])
+    scores = dict(zip(reported, values, strict=True))
+    ranked = [reported[i] for i in order]
     others = [client for client in clients if client not in scores]
     if (others and len(ranked) < m) or scheduler.constraints:
         others = [others[i] for i in scheduler.rng(server_round).permutation(len(others))]
