@@ -525,5 +525,5 @@ def _checked_model(experiment: Experiment, dataset: Dataset) -> Model:
 def _sketch_notes(experiment: Experiment, model: Model) -> list[str]:
     """Return the sentence that says that updates are sketched, if they are."""
     size, above = model.size - buffers_of(model), experiment.run.sketch_above
-    sketch = default_sketch(size, experiment.training.m, above=above)
+    sketch = default_sketch(size, experiment.training.m, above=above or None)
     return [] if sketch is None else [sketch_sentence(size, sketch, above)]

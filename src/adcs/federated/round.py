@@ -34,16 +34,12 @@ from adcs.federated.replies import ReplyChecks, ReplyReader, apply_weights, has_
 from adcs.federated.warn_once import WarnOnce
 from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent
 from adcs.reports.report import ClientReport
-from adcs.reports.sketch import Sketcher
+from adcs.reports.sketch import Sketcher, default_sketch
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler
 
 ClientsPerRound = int | float | Callable[[int], int | float]
 """A number of clients, a fraction of those connected, or a function of the round."""
-
-
-DEFAULT_SKETCH = Sketcher(size=256)
-"""How large updates are sketched if the scheduler does not say."""
 
 
 def cohort_size(setting: ClientsPerRound, connected: int, server_round: int = 1) -> int:
@@ -222,7 +218,7 @@ class RoundDriver(Generic[Reply]):
         self.recorder.update_keys = model.keys
         self._current().model = model
         if self.scheduler.sketch is None:
-            self._sketch = DEFAULT_SKETCH if model.size > self.sketch_above else None
+            self._sketch = default_sketch(model.size, above=self.sketch_above)
         return model
 
     def observe_late(self, purpose: Purpose, client: ClientId, reply: Reply) -> None:
@@ -268,11 +264,11 @@ class RoundDriver(Generic[Reply]):
         request = self.scheduler.request(current.server_round, offered, m)
         if "update" in request.signals and request.sketch is None and self._sketch is not None:
             request = replace(request, sketch=self._sketch)
-            self._announce_sketch(current)
+            self._announce_sketch(current, self._sketch)
         current.request = request
         return request
 
-    def _announce_sketch(self, current: Round[Reply]) -> None:
+    def _announce_sketch(self, current: Round[Reply], sketch: Sketcher) -> None:
         """Log once that updates are sketched because of their size."""
         size = 0 if current.model is None else current.model.size
         if self._announced_sketch != size:
@@ -282,7 +278,7 @@ class RoundDriver(Generic[Reply]):
                 "numbers (sketch= of the scheduler sets another size)",
                 size,
                 self.sketch_above,
-                DEFAULT_SKETCH.size,
+                sketch.size,
             )
 
     def observe_probe(self, probe: Probe, exchange: Exchange[Reply]) -> None:

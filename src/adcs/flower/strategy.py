@@ -49,6 +49,7 @@ from adcs.flower.transport import (
     sent_bytes,
 )
 from adcs.observers import Observer
+from adcs.reports.sketch import SKETCH_ABOVE
 from adcs.schedulers.base import Request, Scheduler
 
 log = logging.getLogger("flwr.adcs")
@@ -166,7 +167,7 @@ class Scheduled(Strategy):
         max_examples: float | None = None,
         checks: CheckSetting = "auto",
         folder: str | Path | None = None,
-        sketch_above: float = 1_000_000,
+        sketch_above: float = SKETCH_ABOVE,
         stop_after: int | None = 10,
         observers: Iterable[Observer] = (),
     ) -> None:

@@ -338,16 +338,18 @@ def default_sketch(
     m
         Clients in a cohort: a sketch has max(256, 8 m) numbers.
     above
-        Updates of more numbers than this are sketched; 0 and None never.
+        Updates of more numbers than this are sketched; None never.
 
     Examples
     --------
     >>> default_sketch(1_663_370, m=50).size
     400
-    >>> default_sketch(7850), default_sketch(1_663_370, above=0)
+    >>> default_sketch(7850), default_sketch(1_663_370, above=None)
     (None, None)
     """
-    return Sketcher(size=max(256, 8 * m)) if above and update_size > above else None
+    if above is None or update_size <= above:
+        return None
+    return Sketcher(size=max(256, 8 * m))
 
 
 def sketch_sentence(update_size: int, sketch: Sketcher, above: float | None) -> str:

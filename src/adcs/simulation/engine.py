@@ -201,7 +201,7 @@ class Simulation:
         initial = model.initial(seed).astype(federation.dtype)
         self.parameters: FloatArray = np.repeat(initial[None], len(self.runs), axis=0)
         self._size = model.size - buffers_of(model)
-        self._default_sketch = default_sketch(self._size, training.m, above=sketch_above)
+        self._default_sketch = default_sketch(self._size, training.m, above=sketch_above or None)
         if self._default_sketch is not None:
             log.info(sketch_sentence(self._size, self._default_sketch, sketch_above))
         self._probed: set[int] = set()  # Runs that have probed clients in this round.

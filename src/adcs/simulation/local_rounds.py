@@ -153,9 +153,8 @@ class SingleStep:
     def losses(self, run: int, clients: IndexArray) -> FloatArray:
         """Return the losses on the clients' batches."""
         position = self._position[clients]
-        if len(self._passes) == 1:
-            return self._passes[0].losses[run].take(position)
-        losses: FloatArray = np.concatenate([done.losses[run] for done in self._passes])
+        parts = [done.losses[run] for done in self._passes]
+        losses: FloatArray = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return losses.take(position)
 
     def updates(self, run: int, clients: IndexArray) -> FloatArray:
