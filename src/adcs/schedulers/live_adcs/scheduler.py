@@ -273,9 +273,7 @@ class LiveADCS(Scheduler):
                 norms = np.array([report.update_norm for report in reports], dtype=np.float64)
                 self.kernel.compare(rows[new], directions[new])
             self.kernel.update(rows[sent], directions, norms)
-        losses = np.array(
-            [np.nan if r.loss is None else r.loss for r in reports], dtype=np.float64
-        )
+        losses = np.array([np.nan if r.loss is None else r.loss for r in reports], dtype=np.float64)
         new &= np.isfinite(losses) | (rows >= self.loss_tracker.loss.size)
         if new.any():
             self.loss_tracker.update(rows[new], losses[new], model_round)
