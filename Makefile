@@ -18,7 +18,7 @@ REPRODUCTION = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ROUNDS),--rounds $(ROUNDS)
 	$(if $(DATA),--data '$(DATA)') $(if $(DATA_FOLDER),--data-folder '$(DATA_FOLDER)') \
 	$(if $(OUT),--out '$(OUT)') $(if $(JOBS),--jobs $(JOBS))
 
-paper beyond uniform schedulers: $(READY)-run
+paper beyond schedulers: $(READY)-run
 	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
 
 uniform: $(READY)-torch
