@@ -53,7 +53,7 @@ def protocol() -> dict[str, Any]:
     """Return the protocol of the kernels of labels.
 
     >>> protocol()["epsilons"]
-    [0.1, 0.3, 1.0, 3.0]
+    [0.001, 0.1, 0.3, 1.0, 3.0]
     """
     declared: dict[str, Any] = read_toml(FOLDER / "protocol.toml")["labels"]
     return declared
