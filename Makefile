@@ -50,6 +50,7 @@ bench: $(READY)-bench
 	$(BIN)/python benchmarks/bench_noise.py
 	$(BIN)/python benchmarks/bench_flower.py
 	$(BIN)/python benchmarks/bench_schedulers.py
+	$(BIN)/python benchmarks/bench_private_kernels.py
 	$(BIN)/python benchmarks/bench_networks.py
 
 # The Git hooks of .pre-commit-config.yaml; `make check` runs them on all files.

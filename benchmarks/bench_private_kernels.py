@@ -2,8 +2,8 @@
 
     python benchmarks/bench_private_kernels.py            # seconds
 
-100 clients in 10 groups; `adcs.select` takes m = 10 of them, with no quality. A cohort of one client
-of each group covers 10 groups; uniform draws are the reference. Sketches are of size 64, scaled to
+100 clients in 10 groups; `adcs.select` takes m = 10 of them, with no quality. One client of each
+group covers 10 groups; uniform draws are the reference. Sketches are of size 64, scaled to
 norm one, with Gaussian noise for local (client-level) differential privacy: replacing the client's
 whole data changes the sketch by 2 at most; sigma = 2 / sqrt(2 rho) with
 rho = (sqrt(epsilon + ln 1/delta) - sqrt(ln 1/delta))^2 (Bun and Steinke, 2016), delta = 1e-5.
@@ -42,9 +42,7 @@ def noisy_sketches(rng: np.random.Generator, epsilon: float | None) -> np.ndarra
 
 def noisy_histograms(rng: np.random.Generator, epsilon: float | None, size: int) -> np.ndarray:
     """Return histograms of clients with `size` examples of one label."""
-    rows = [
-        count_labels(np.full(size, group), GROUPS, epsilon=epsilon, rng=rng) for group in GROUP
-    ]
+    rows = [count_labels(np.full(size, group), GROUPS, epsilon=epsilon, rng=rng) for group in GROUP]
     table = np.maximum(np.array(rows, dtype=float), 0.0)
     table[~table.any(axis=1)] = 1.0  # a histogram without a positive count says nothing
     return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,11 @@ from numpy.typing import NDArray
 from adcs.experiments import (
     BOUNDS,
     Estimate,
-    Line,
-    Panel,
     Record,
     curves,
     estimate,
     format_estimate,
     format_number,
-    line_figure,
     markdown_table,
     styles_of,
 )
@@ -45,8 +43,6 @@ FIELDS = {
     "bytes": "traffic",
     "seconds": "virtual time",
 }
-NO_NOISE = 1.0
-"""Where the figure has the runs without noise, on the axis of log10 of epsilon."""
 
 
 def protocol() -> dict[str, Any]:
@@ -201,20 +197,50 @@ def _specs() -> dict[str, str]:
     return {**declared["schedulers"], **declared["references"]}
 
 
-def label_panel(title: str, results: Mapping[tuple[str, float | None], Any]) -> Panel:
-    """Return worst accuracy against epsilon; schedulers without histograms are flat lines."""
-    epsilons = [*protocol()["epsilons"], None]
-    x = np.array([NO_NOISE if e is None else math.log10(e) for e in epsilons])
-    lines = {}
-    for label in _specs():
-        found = [results.get((label, e), results[label, None])[0] for e in epsilons]
-        lines[label] = Line(
-            x,
-            np.array([each.mean for each in found]),
-            np.array([each.low for each in found]),
-            np.array([each.high for each in found]),
-        )
-    return Panel("log10 of epsilon (at 1: no noise)", f"worst accuracy\n{title}", lines)
+def label_figure(
+    stem: Path, cases: Mapping[str, Mapping[tuple[str, float | None], Any]]
+) -> list[Path]:
+    """Draw worst accuracy at each epsilon, a panel for each case; return the files.
+
+    Schedulers without histograms are lines, with their interval as a band.
+
+    Parameters
+    ----------
+    stem
+        The files' path without its suffix.
+    cases
+        What `label_results` returns, by title.
+    """
+    from matplotlib.figure import Figure
+
+    declared, styles = protocol(), styles_of(_specs())
+    epsilons = [*declared["epsilons"], None]
+    x = np.arange(len(epsilons))
+    figure = Figure(figsize=(4.6 * len(cases), 3.8), layout="constrained")
+    axes = figure.subplots(1, len(cases), sharey=True, squeeze=False)[0]
+    for ax, (title, results) in zip(axes, cases.items(), strict=True):
+        for label in declared["references"]:
+            worst, style = results[label, None][0], styles[label]
+            ax.axhline(worst.mean, color=style.colour, linestyle="--", label=label)
+            ax.axhspan(worst.low, worst.high, color=style.colour, alpha=0.12, linewidth=0)
+        for place, label in enumerate(declared["schedulers"]):
+            found, style = [results[label, e][0] for e in epsilons], styles[label]
+            means = np.array([each.mean for each in found])
+            reach = [[e.mean - e.low for e in found], [e.high - e.mean for e in found]]
+            look = {"color": style.colour, "marker": style.marker, "linestyle": "none"}
+            ax.errorbar(x + 0.1 * place, means, reach, capsize=3, label=label, **look)
+        ax.set_xticks(x, ["none" if e is None else f"{e:g}" for e in epsilons])
+        ax.set_xlabel("epsilon of the histograms (none: no noise)")
+        ax.set_title(title, fontsize=10)
+        ax.grid(axis="y", alpha=0.3, linewidth=0.5)
+    axes[0].set_ylabel("worst accuracy")
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names))
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    files = [stem.with_suffix(".pdf"), stem.with_suffix(".png")]
+    for file in files:
+        figure.savefig(file, dpi=150)
+    return files
 
 
 def report(folder: ResultFolder) -> None:
@@ -226,13 +252,11 @@ def report(folder: ResultFolder) -> None:
         parts += ["## Clients of different speed", experiment.in_words(), table]
     if "labels" in folder.outputs:
         parts.append("## Kernels of labels")
-        panels = []
+        cases = {}
         for case, title in protocol()["case"].items():
-            results = label_results(folder, case)
-            panels.append(label_panel(title, results))
-            parts += [f"### {title}", label_table(results)]
-        stem = folder.path / "figures" / "labels"
-        line_figure(stem, "Kernels of label histograms with noise", panels, styles_of(_specs()))
+            cases[title] = label_results(folder, case)
+            parts += [f"### {title}", label_table(cases[title])]
+        label_figure(folder.path / "figures" / "labels", cases)
         parts.append("![labels](figures/labels.png)")
     write_text(folder.path / "summary.md", "\n\n".join(parts))
 
