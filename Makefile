@@ -6,8 +6,8 @@ READY := .venv/.ready
 # The CPU build of PyTorch where pip finds one; the newest release brings several GB of CUDA.
 TORCH ?= torch==2.13.0
 
-.PHONY: run paper beyond uniform federation simulation test test-all lint unit bench hooks check locked lock \
-	package clean
+.PHONY: run paper beyond uniform schedulers federation simulation test test-all lint unit bench hooks check locked \
+	lock package clean
 
 run: $(READY)-run
 	$(BIN)/adcs compare --fallback-data digits
@@ -18,7 +18,7 @@ REPRODUCTION = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ROUNDS),--rounds $(ROUNDS)
 	$(if $(DATA),--data '$(DATA)') $(if $(DATA_FOLDER),--data-folder '$(DATA_FOLDER)') \
 	$(if $(OUT),--out '$(OUT)') $(if $(JOBS),--jobs $(JOBS))
 
-paper beyond: $(READY)-run
+paper beyond schedulers: $(READY)-run
 	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
 
 uniform: $(READY)-torch
@@ -50,6 +50,7 @@ bench: $(READY)-bench
 	$(BIN)/python benchmarks/bench_noise.py
 	$(BIN)/python benchmarks/bench_flower.py
 	$(BIN)/python benchmarks/bench_schedulers.py
+	$(BIN)/python benchmarks/bench_private_kernels.py
 	$(BIN)/python benchmarks/bench_networks.py
 
 # The Git hooks of .pre-commit-config.yaml; `make check` runs them on all files.

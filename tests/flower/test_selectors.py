@@ -52,6 +52,8 @@ SELECTORS = {
     "TiFL": lambda: adcs.TiFL(tiers=2, interval=2),
     "FedCS": adcs.FedCS,
     "REFL": adcs.REFL,
+    "ADCS of labels": lambda: adcs.ADCS(kernel="labels", refresh_every=2),
+    "LiveADCS of labels": lambda: adcs.LiveADCS(kernel="labels"),
 }
 
 
@@ -74,6 +76,25 @@ def test_label_counts_are_asked_once(toy: Any) -> None:
     strategy = Scheduled(FedAvg(fraction_evaluate=0.0), adcs.FLIPS(), clients_per_round=3)
     run = toy.start(strategy, LocalGrid(toy.make_app(mods), toy.n), 3)
     assert [len(record.probed) for record in run.records] == [6, 0, 0]
+    # One client of each of the three labels in every cohort.
+    assert all(len({c % 3 for c in record.trained}) == 3 for record in run.records)
+
+
+@pytest.mark.parametrize("kind", [adcs.ADCS, adcs.LiveADCS])
+def test_a_kernel_of_labels_probes_with_evaluations_only(toy: Any, kind: Any) -> None:
+    """No probe trains: the only updates that travel are those of the cohorts."""
+    trained: list[int] = []
+
+    def count(message: Message, context: Any, call_next: Any) -> Message:
+        if message.metadata.message_type.startswith("train"):
+            trained.append(context.node_config["partition-id"])
+        return call_next(message, context)
+
+    mods = [probe_mod, count, with_metrics("evaluate", signals)]
+    strategy = Scheduled(FedAvg(fraction_evaluate=0.0), kind(kernel="labels"), clients_per_round=3)
+    run = toy.start(strategy, LocalGrid(toy.make_app(mods), toy.n), 3)
+    assert [len(record.probed) for record in run.records] == [6, 0, 0]
+    assert sorted(trained) == sorted(c for record in run.records for c in record.trained)
     # One client of each of the three labels in every cohort.
     assert all(len({c % 3 for c in record.trained}) == 3 for record in run.records)
 

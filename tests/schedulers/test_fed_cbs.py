@@ -47,6 +47,18 @@ def test_draw_probabilities_by_hand():
     np.testing.assert_allclose(second, [0.165, 0.835, 0.0], atol=5e-4)
 
 
+def test_late_places_go_to_clients_with_little_data():
+    """To a pool of (20, 20), (9, 0) and (10, 0) give QCID 9^2 / 2 / 49^2 and 10^2 / 2 / 50^2.
+
+    At the 18th place the ratio of probabilities is (49 * 10 / 50 / 9)^36 = 21.45, although the
+    clients differ by one example. The exponent is the definition's.
+    """
+    counts, pool = np.array([[9.0, 0.0], [10.0, 0.0]]), np.array([20.0, 20.0])
+    free = np.array([True, True])
+    p = adcs.FedCBS()._probabilities(0, [0, 1], counts, pool, free, 18)
+    assert p[0] / p[1] == pytest.approx(21.45, abs=0.01)
+
+
 def test_the_bonus_by_hand():
     """t = e^2, T = (1, 2): 10 sqrt(3) and 10 sqrt(3 / 2) beside 1 / .5 and 1 / .5."""
     scheduler = adcs.FedCBS()

@@ -49,6 +49,22 @@ def test_probabilities_by_hand():
     np.testing.assert_allclose(p, [0.565, 0.435 / 4, 0.435 * 3 / 4], atol=5e-4)
 
 
+def test_a_label_that_makes_more_clusters_is_drawn_more_often():
+    """Labels of three clients each, M = m = 4: one label makes 3 clusters, the other 1.
+
+    All entropies are equal, so each cluster has probability 1/4: 3/4 for the clients of one label.
+    With a cluster for each label both have 1/2. Bias changes of one label differ by noise alone.
+    """
+    first = [[1.0, -1.0, e, -e] for e in (0.0, 0.2, 0.4)]
+    second = [[-1.0, 1.0, e, -e] for e in (0.0, 1e-6, 2e-6)]
+    changes = np.array(first + second)
+    entropy = np.ones(6)
+    for clusters, share in ((4, 3 / 4), (2, 1 / 2)):
+        labels = adcs.HiCSFL(clusters=clusters)._cluster(changes, entropy, 4)
+        p = cluster_probabilities(entropy, labels, np.ones(6), 4.0)
+        assert p[:3].sum() == pytest.approx(share)
+
+
 def test_draws_have_these_probabilities():
     scheduler = adcs.HiCSFL(temperature=1.0, sharpness=2.0, clusters=2, rounds=10**9)
     observed(scheduler, [[1.0, 1.0], [math.log(3), 0.0]])

@@ -26,6 +26,8 @@ SELECTORS: dict[str, MakeScheduler] = {
     "FedCS": partial(adcs.FedCS, deadline=4.0),
     "REFL": adcs.REFL,
     "OCS independent": partial(adcs.OCS, independent=True),
+    "ADCS of labels": partial(adcs.ADCS, kernel="labels", refresh_every=2),
+    "LiveADCS of labels": partial(adcs.LiveADCS, kernel="labels"),
 }
 
 federations = st.fixed_dictionaries(

@@ -63,6 +63,34 @@ def test_only_clients_near_the_cut_off_are_exploited():
         assert set(scheduler.select(server_round, [1, 2, 3, 4], 2).clients) == {1, 2}
 
 
+def test_all_slots_are_exploited_when_nobody_is_left_to_explore():
+    """With m = 3 and every client explored, k = 3: the cut-off is .95 of the third best.
+
+    So clients 1 to 4, all near it, are drawn, and client 5 never is. By k = int(.1 * 3) = 0 the
+    best three would be taken in every round.
+    """
+    scheduler = reported(adcs.Oort(exploration_decay=1.0), [9.0, 8.9, 8.8, 8.7, 1.0])
+    cohorts = [set(scheduler.select(r, [1, 2, 3, 4, 5], 3).clients) for r in range(1, 40)]
+    assert set.union(*cohorts) == {1, 2, 3, 4}
+    assert len({frozenset(cohort) for cohort in cohorts}) == 4
+
+
+def test_a_stale_loss_keeps_a_client_out():
+    """Two of four clients look bad and are trained; the others are not, whatever happens to them.
+
+    Utilities are known of selected clients only. The losses of clients 3 and 4 rise unseen to 9,
+    and the bonus sqrt(0.1 ln R / L) does not make up for it in 50 rounds.
+    """
+    scheduler = reported(adcs.Oort(), [5.0, 5.0, 1.0, 1.0])
+    scheduler._history.add([1, 2, 3, 4], 0)
+    for server_round in range(1, 50):
+        cohort = scheduler.select(server_round, [1, 2, 3, 4], 2).clients
+        assert set(cohort) == {1, 2}
+        losses = {1: 5.0, 2: 5.0, 3: 9.0, 4: 9.0}
+        replies = [adcs.ClientReport(c, server_round, rms_loss=losses[c]) for c in cohort]
+        scheduler.observe(server_round, replies, "training")
+
+
 def test_exploration_decays_to_its_minimum_and_ends_when_nobody_is_left():
     """Of m = 4, exploration .5 leaves int(.5 * 4) = 2 for exploitation, and .25 leaves 3."""
     settings = {"exploration": 1.0, "exploration_decay": 0.5, "exploration_min": 0.25}

@@ -101,3 +101,33 @@ def test_the_bias_reported_is_that_of_training(federation):
     weights = np.ones(len(trained)) if run.training.weights != "size" else sizes[trained]
     mean = weights @ rows / weights.sum()
     np.testing.assert_allclose(mean, change, atol=1e-5)
+
+
+def test_clients_add_the_same_noise_to_their_histogram_each_time(federation):
+    data, partition = federation.dataset, federation.partition
+    model, clients = MLP(4, CLASSES), np.arange(N)
+    noised = [
+        evaluated_signals(made, model, model.initial(0), clients[order], ["label_counts"])
+        for made in [Federation(data, partition, histogram_epsilon=0.1, seed=s) for s in (0, 0, 1)]
+        for order in (slice(None), slice(None, None, -1))
+    ]
+    tables = [each["label_counts"] for each in noised]
+    plain = evaluated_signals(federation, model, model.initial(0), clients, ["label_counts"])
+    np.testing.assert_array_equal(tables[0], tables[1][::-1])
+    np.testing.assert_array_equal(tables[0], tables[2])
+    assert (tables[0] != tables[4]).any()
+    assert 1.0 < np.abs(tables[0] - plain["label_counts"]).mean() < 40.0  # scale 10
+
+
+def test_a_wrong_epsilon_is_named(federation):
+    with pytest.raises(ValueError, match="histogram_epsilon must be a number > 0"):
+        Federation(federation.dataset, federation.partition, histogram_epsilon=0.0)
+
+
+@pytest.mark.parametrize("kind", [adcs.ADCS, adcs.LiveADCS])
+def test_a_kernel_of_labels_computes_no_update_beyond_training(federation, kind):
+    run = simulation(federation, labels=kind(kernel="labels"))
+    for _ in run.iter_rounds(6):
+        pass
+    ledger = run.runs[0].ledger
+    assert (ledger.updates, ledger.extra_updates) == (18, 0)

@@ -88,6 +88,11 @@ class DataSettings(Section):
     test_fraction: float = _field(
         0.2, "Part of a client's examples for testing, where files do not say.", gt=0, lt=1
     )
+    histogram_epsilon: float | None = _field(
+        None,
+        "Epsilon of the noise that clients add to their label histograms; none by default.",
+        gt=0,
+    )
 
 
 class PartitionSettings(Section):
@@ -412,6 +417,7 @@ class Experiment(Section):
             seed=seed,
             dtype=np.dtype(self.run.dtype),
             metric=self.metric,
+            histogram_epsilon=self.data.histogram_epsilon,
         )
         network = None
         if self.network is not None:

@@ -227,7 +227,9 @@ def experiment_of(folder: RunFolder) -> Experiment:
                 raise ValueError(f"unknown setting {key!r}; {did_you_mean(key, known)}")
         experiment = from_dict({key: config[key] for key in sections})
         for each in SETTINGS.values():
-            if config[each.section] is not None and each.key not in config[each.section]:
+            # A setting that is off by default may be newer than the run.
+            section = config[each.section]
+            if section is not None and each.key not in section and each.default is not None:
                 raise ValueError(f"{each.name} is missing")
         for key, kind in CONFIG.items():
             if key in config:

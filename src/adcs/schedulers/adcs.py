@@ -7,6 +7,7 @@ from typing import Any
 from adcs.reports.quality import Quality, Scale
 from adcs.reports.sketch import Sketcher
 from adcs.schedulers.determinantal import DeterminantalScheduler
+from adcs.schedulers.directions import Kernel
 
 
 class ADCS(DeterminantalScheduler):
@@ -30,6 +31,10 @@ class ADCS(DeterminantalScheduler):
         "raw" (the paper's, the default where gamma is 0), "standard" or "rank".
     sketch
         A `Sketcher` if clients are to send sketches in place of whole updates.
+    kernel
+        "updates", or "labels": C holds the cosines between label histograms, which clients send
+        once, with noise if they like (`adcs.reports.count_labels`). No update is asked for. A
+        client that does not report its loss has the mean quality; if none does, theta is 0.
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
@@ -52,6 +57,16 @@ class ADCS(DeterminantalScheduler):
     >>> scheduler.observe(0, reports, "probe")
     >>> scheduler.select(0, ["a", "b", "c"], 2).clients
     ('a', 'c')
+
+    The same by label histograms:
+
+    >>> scheduler = ADCS(kernel="labels", theta=0.0)
+    >>> scheduler.request(0, ["a", "b", "c"], 2).signals
+    frozenset({'label_counts'})
+    >>> counts = {"a": [9, 1], "b": [9, 0], "c": [0, 5]}
+    >>> scheduler.observe(0, [ClientReport(c, 0, label_counts=counts[c]) for c in counts], "probe")
+    >>> scheduler.select(0, ["a", "b", "c"], 2).clients
+    ('a', 'c')
     """
 
     family = "mixed"
@@ -65,6 +80,7 @@ class ADCS(DeterminantalScheduler):
         gamma: float = 0.0,
         scale: Scale | None = None,
         sketch: Sketcher | None = None,
+        kernel: Kernel = "updates",
         **common: Any,
     ) -> None:
         super().__init__(
@@ -74,5 +90,6 @@ class ADCS(DeterminantalScheduler):
             gamma=gamma,
             scale=scale,
             sketch=sketch,
+            kernel=kernel,
             **common,
         )

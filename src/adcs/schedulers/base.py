@@ -165,10 +165,10 @@ class Scheduler(ABC):
     observed_sources: ClassVar[frozenset[Source]] = frozenset(SOURCES)
     """The sources of reports that it uses."""
 
-    training_signals: ClassVar[frozenset[str]] = frozenset({"loss", "update"})
+    training_signals: frozenset[str] = frozenset({"loss", "update"})
     """The signals that it uses of training replies, if it observes them."""
 
-    needed_signals: ClassVar[frozenset[str]] = frozenset()
+    needed_signals: frozenset[str] = frozenset()
     """Signals without which it cannot tell clients apart.
 
     While no client has reported one of them, the cohort's diagnostics say so, under "missing",

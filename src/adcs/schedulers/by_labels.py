@@ -2,15 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from adcs._types import ClientId
+from adcs.reports.store import ReportStore
 from adcs.schedulers.base import Request, Scheduler, Source
 from adcs.schedulers.selection_history import SelectionHistory
 
 ASK_AGAIN = 20
 """Rounds after which a client that sent no histogram is asked again."""
+
+
+class HistogramRequests:
+    """Which clients to ask for their histogram: each once, and again if it sent none.
+
+    Examples
+    --------
+    >>> requests, reports = HistogramRequests(), ReportStore()
+    >>> requests.due(0, ("a", "b"), reports)
+    ('a', 'b')
+    >>> requests.note(0, ("a", "b"), reports)
+    >>> requests.due(1, ("a", "b"), reports), requests.due(20, ("a", "b"), reports)
+    ((), ('a', 'b'))
+    """
+
+    def __init__(self) -> None:
+        self._requested: dict[ClientId, int] = {}  # when clients without a histogram were asked
+
+    def due(
+        self, server_round: int, clients: tuple[ClientId, ...], reports: ReportStore
+    ) -> tuple[ClientId, ...]:
+        """Return the clients to ask in a round."""
+        return tuple(
+            client
+            for client in clients
+            if ((report := reports.get(client)) is None or report.label_counts is None)
+            and (
+                client not in self._requested or server_round >= self._requested[client] + ASK_AGAIN
+            )
+        )
+
+    def note(self, server_round: int, clients: tuple[ClientId, ...], reports: ReportStore) -> None:
+        """Note who was asked in this round and sent no histogram."""
+        for client in self.due(server_round, clients, reports):
+            self._requested[client] = server_round
+
+    def state(self) -> list[list[Any]]:
+        """Return everything as JSON values."""
+        return [list(pair) for pair in self._requested.items()]
+
+    def restore(self, state: Iterable[Sequence[Any]]) -> None:
+        """Go back to a state returned by `state`."""
+        self._requested = {client: int(server_round) for client, server_round in state}
 
 
 class LabelScheduler(Scheduler):
@@ -44,39 +88,27 @@ class LabelScheduler(Scheduler):
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         self._history = SelectionHistory()
-        self._requested: dict[ClientId, int] = {}  # when clients without a histogram were asked
-
-    def _lacking(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
-        return [
-            client
-            for client in clients
-            if (report := self.reports.get(client)) is None or report.label_counts is None
-        ]
+        self._histograms = HistogramRequests()
 
     def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Ask clients that have not sent a histogram."""
-        due = tuple(
-            client
-            for client in self._lacking(clients)
-            if client not in self._requested or server_round >= self._requested[client] + ASK_AGAIN
-        )
+        due = self._histograms.due(server_round, clients, self.reports)
         return Request(due, frozenset({"label_counts"})) if due else Request()
 
     def _note(self, server_round: int, clients: tuple[ClientId, ...]) -> None:
         """Note who was asked in this round and sent no histogram."""
-        for client in self._request(server_round, clients, 1).clients:
-            self._requested[client] = server_round
+        self._histograms.note(server_round, clients, self.reports)
 
     def state(self) -> dict[str, Any]:
         """Return everything learned."""
         return {
             **super().state(),
             "history": self._history.state(),
-            "requested": [list(pair) for pair in self._requested.items()],
+            "requested": self._histograms.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state."""
         super().restore(state)
         self._history.restore(state["history"])
-        self._requested = {client: int(server_round) for client, server_round in state["requested"]}
+        self._histograms.restore(state["requested"])

@@ -11,6 +11,7 @@ from adcs._types import ClientId, Float64Array, FloatArray
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.kernel import check_theta, similarity, unit_rows
 from adcs.dpp.tolerances import Scorer
+from adcs.reports.histogram import label_counts
 from adcs.reports.quality import (
     Quality,
     Scale,
@@ -22,9 +23,12 @@ from adcs.reports.quality import (
     qualities,
 )
 from adcs.reports.report import ClientReport
+from adcs.reports.sketch import Sketcher
 from adcs.reports.table import ReportTable
-from adcs.schedulers.base import Cohort
+from adcs.schedulers.base import Cohort, Request
+from adcs.schedulers.by_labels import HistogramRequests
 from adcs.schedulers.client_dpp import GRAM_LIMIT, ClientDPP
+from adcs.schedulers.directions import Kernel, make_directions
 from adcs.schedulers.snapshot import SnapshotScheduler
 
 
@@ -37,6 +41,8 @@ class DeterminantalScheduler(SnapshotScheduler):
         Weight of quality against diversity, in [0, 1].
     quality, gamma, scale
         The quality score: see `adcs.reports.quality.qualities`.
+    kernel
+        "updates", or "labels" for a kernel of label histograms: no update is asked for.
     **common
         `refresh_every`, `sketch`: see `SnapshotScheduler`; and `Scheduler`'s.
 
@@ -56,21 +62,50 @@ class DeterminantalScheduler(SnapshotScheduler):
         quality: Quality = "loss",
         gamma: float = 0.0,
         scale: Scale | None = None,
+        kernel: Kernel = "updates",
         **common: Any,
     ) -> None:
         super().__init__(**common)
+        self.directions = make_directions(kernel)
         self.theta = check_theta(theta)
         self.quality = check_quality(quality)
         self.gamma = check_gamma(gamma)
         self.scale = effective_scale(self.gamma, scale)
         if self._uses_quality and (quality == "loss" or callable(quality)):
             self.signals = frozenset({"update", "loss"})
+        if self.directions.sent_once:
+            _check_without_updates(self.quality, self.sketch)
+            self.signals = self.signals - {"update"} | {self.directions.signal}
+            self.needed_signals = frozenset({self.directions.signal})
+        self._histograms = HistogramRequests()
         self.dpp: ClientDPP | None = None
         self._kernel: tuple[Any, FloatArray, Float64Array | None] | None = None
 
     @property
     def _uses_quality(self) -> bool:
         return self.theta > 0.0
+
+    def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
+        """Ask for the snapshot when it is due; histograms are asked for once."""
+        if not self.directions.sent_once:
+            return super()._request(server_round, clients, m)
+        lacking = self._histograms.due(server_round, clients, self.reports)
+        signals = self.signals if lacking else self.signals - {self.directions.signal}
+        due = self.refresh_every is not None and server_round % self.refresh_every == 0
+        asked = clients if due and "loss" in signals else lacking
+        return Request(asked, signals) if asked else Request()
+
+    def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
+        """Choose among the known clients, and draw among the unknown."""
+        if self.directions.sent_once:
+            self._histograms.note(server_round, clients, self.reports)
+        return super()._select(server_round, clients, m)
+
+    def known_clients(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
+        """Return those of the clients whose reports suffice to be chosen by."""
+        if self.directions.sent_once:
+            return label_counts(self.reports, clients)[0]
+        return super().known_clients(clients)
 
     def _is_selectable(self, report: ClientReport | None) -> bool:
         """Return whether the report has an update and all that the quality needs."""
@@ -88,16 +123,28 @@ class DeterminantalScheduler(SnapshotScheduler):
         """Return the DPP over these clients; the kernel is computed once for each snapshot."""
         key = (self.reports.version, known)
         if self._kernel is None or self._kernel[0] != key:
-            unit = unit_rows(self.reports.vectors(known))
+            rows = [self.directions.vector(self.reports[client]) for client in known]
+            unit = unit_rows(np.stack([row for row in rows if row is not None]))
             gram = similarity(unit) if len(known) <= GRAM_LIMIT else None
             self._kernel = (key, unit, gram)
         _, unit, gram = self._kernel
         q = np.zeros(len(known))
         if self._uses_quality:
             table = self.reports.current_table(known)
-            reports: Sequence[ClientReport] = table or [self.reports[client] for client in known]
-            q = qualities(reports, self.quality, gamma=self.gamma, scale=self.scale)
+            q = self._qualities(table or [self.reports[client] for client in known])
         return ClientDPP(known, unit, gram, q, Scorer.of_features(unit, q, theta=self.theta))
+
+    def _qualities(self, reports: Sequence[ClientReport]) -> Float64Array:
+        """Return the qualities; with histograms, that of a client that reports none is the mean."""
+        if not self.directions.sent_once:
+            return qualities(reports, self.quality, gamma=self.gamma, scale=self.scale)
+        reported = np.array([has_quality(r, self.quality, self.gamma) for r in reports])
+        q = np.zeros(len(reports))
+        if reported.any():
+            found = [r for r, has in zip(reports, reported, strict=True) if has]
+            q[reported] = qualities(found, self.quality, gamma=self.gamma, scale=self.scale)
+            q[~reported] = q[reported].mean()
+        return q
 
     def _select_known(
         self, server_round: int, known: list[ClientId], m: int, constraints: Constraints
@@ -109,7 +156,22 @@ class DeterminantalScheduler(SnapshotScheduler):
         oldest = self.reports.oldest_round(known)
         return Cohort.of(chosen, **self.dpp.diagnostics(selection), oldest_report=oldest)
 
+    def state(self) -> dict[str, Any]:
+        """Return everything learned."""
+        if not self.directions.sent_once:
+            return super().state()
+        return {**super().state(), "requested": self._histograms.state()}
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state."""
         super().restore(state)
+        self._histograms.restore(state.get("requested", ()))
         self.dpp = self._kernel = None
+
+
+def _check_without_updates(quality: Quality, sketch: Sketcher | None) -> None:
+    """Raise if a setting needs updates, which a kernel of labels does without."""
+    if quality == "norm":
+        raise ValueError("quality must not be 'norm' with kernel='labels', which has no updates")
+    if sketch is not None:
+        raise ValueError("sketch must be None with kernel='labels', which has no updates")

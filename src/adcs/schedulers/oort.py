@@ -58,14 +58,15 @@ class Oort(Scheduler):
 
     Reading
     -------
-    The pacer is the authors' code: with a and b the sums of mean exploited utility over the last
-    but one and the last window, |b - a| <= 0.1 a raises the percentile, |b - a| >= 5 a lowers it.
-    The paper's text (and Plato) raises T by a number of seconds if a > b. Cut-off, decay and
-    minimum are the paper's; the authors' code has 0.7 and 0.95, FedScale 0.05 and 0.98. The
-    cut-off is at the k-th best utility (the code takes the next one, and fails if there is none),
-    unexplored clients do not enter minimum, maximum and clip, and exploration ends when nobody is
-    left to explore. Clients that fail keep their last utility. A client that reports the mean
-    loss alone is taken to have that RMS.
+    The pacer is the authors' code: with a and b the sums of mean exploited utility over the
+    last but one and the last window, |b - a| <= 0.1 a raises the percentile, |b - a| >= 5 a
+    lowers it. The paper's text (and Plato) raises T by a number of seconds if a > b. Cut-off,
+    decay and minimum are the paper's; the authors' code has 0.7 and 0.95, FedScale 0.05 and
+    0.98. The cut-off is at the k-th best utility (the code takes the next one, and fails if
+    there is none), unexplored clients do not enter minimum, maximum and clip, and slots for
+    which nobody is left to explore are exploited (the code fills them at random once, and then
+    exploits). Clients that fail keep their last utility. A client that reports the mean loss
+    alone is taken to have that RMS.
 
     References
     ----------
@@ -138,7 +139,8 @@ class Oort(Scheduler):
         last = np.array([self._history.last.get(clients[i], 0) + 1 for i in explored])
         scores = oort_scores(utility[explored], last, current, self.clip) * slowness[explored]
         share = max(self.exploration * self.exploration_decay**current, self.exploration_min)
-        k = min(int((1.0 - share) * m + 1e-9), explored.size)
+        # Slots for which nobody is left to explore are exploited too.
+        k = min(max(int((1.0 - share) * m + 1e-9), m - unexplored.size), explored.size)
         rng = self.rng(server_round)
         best = explored[descending(scores)]
         exploited = _draw(rng, explored, scores, k, self.cutoff)

@@ -15,6 +15,9 @@ from adcs.simulation.models import Model
 TRAINED_WITH = frozenset({"loss", "update"})
 """Signals that training replies of every scheduler carry."""
 
+HISTOGRAM_NOISE = 17
+"""The random stream of the noise of label histograms, beside seed and client."""
+
 
 def evaluated_signals(
     federation: Federation,
@@ -55,10 +58,7 @@ def evaluated_signals(
         accuracy, _ = federation.test(model, w[None])[0]
         signals["held_out_accuracy"] = np.asarray(accuracy)[clients]
     if "label_counts" in names:
-        classes = federation.dataset.classes
-        signals["label_counts"] = np.stack(
-            [count_labels(federation.all_of(int(c))[1], classes) for c in clients]
-        )
+        signals["label_counts"] = np.stack([_histogram(federation, int(c)) for c in clients])
     return signals
 
 
@@ -82,6 +82,16 @@ def output_bias_updates(model: Model, updates: FloatArray, lr: float) -> FloatAr
     """
     where = getattr(model, "output_bias", None)
     return None if where is None else np.asarray(-lr * updates[:, where])
+
+
+def _histogram(federation: Federation, client: int) -> IndexArray:
+    """Return a client's label histogram; its noise is the same each time it is asked."""
+    return count_labels(
+        federation.all_of(client)[1],
+        federation.dataset.classes,
+        epsilon=federation.histogram_epsilon,
+        rng=np.random.default_rng([federation.seed, client, HISTOGRAM_NOISE]),
+    )
 
 
 def _mean_square_loss(federation: Federation, model: Model, w: FloatArray, client: int) -> float:

@@ -22,7 +22,7 @@ from scipy import sparse
 from adcs import metrics
 from adcs._hashing import GOLDEN, hashes, mix
 from adcs._types import Float64Array, FloatArray, IndexArray
-from adcs._validation import check_choice
+from adcs._validation import check_choice, check_number
 from adcs.simulation.datasets.clients import from_clients
 from adcs.simulation.datasets.dataset import Dataset
 from adcs.simulation.models import Labels, Model, widened
@@ -57,6 +57,9 @@ class Federation:
     metric
         What clients are judged by: "accuracy", "auc" (two classes) or "rmse" (regression). By
         default the first that fits the task.
+    histogram_epsilon
+        Clients that are asked for their label histogram add noise of this epsilon to it
+        (`adcs.reports.count_labels`), the same noise each time; None adds none.
 
     Examples
     --------
@@ -76,11 +79,16 @@ class Federation:
         seed: int = 0,
         dtype: Any = np.float32,
         metric: str | None = None,
+        histogram_epsilon: float | None = None,
     ) -> None:
         self.metric = check_metric(metric or metrics.default_metric(dataset.task), dataset)
         self.dataset = dataset
         self.partition = partition
         self.batch_size = batch_size
+        self.seed = seed
+        if histogram_epsilon is not None:
+            histogram_epsilon = check_number("histogram_epsilon", histogram_epsilon, above=0)
+        self.histogram_epsilon = histogram_epsilon
         self.dtype = np.dtype(dtype)
         self.sizes: IndexArray = np.array([part.size for part in partition.train], dtype=np.intp)
         self.clients = tuple(range(self.sizes.size))
@@ -103,6 +111,7 @@ class Federation:
         seed: int = 0,
         dtype: Any = np.float32,
         metric: str | None = None,
+        histogram_epsilon: float | None = None,
         **settings: Any,
     ) -> Federation:
         """Return the federation of one's own clients.
@@ -112,7 +121,7 @@ class Federation:
         clients
             The data of each client, by its id: ``{id: ((x_train, y_train), (x_test, y_test))}``, or
             tables; see `adcs.simulation.from_clients`.
-        batch_size, seed, dtype, metric
+        batch_size, seed, dtype, metric, histogram_epsilon
             Those of a federation.
         **settings
             Further ones of `adcs.simulation.from_clients`, such as ``task="regression"``.
@@ -126,7 +135,15 @@ class Federation:
         """
         dataset = from_clients(clients, **settings)
         partition = natural(dataset, len(dataset.client_names), seed=seed)
-        return cls(dataset, partition, batch_size=batch_size, seed=seed, dtype=dtype, metric=metric)
+        return cls(
+            dataset,
+            partition,
+            batch_size=batch_size,
+            seed=seed,
+            dtype=dtype,
+            metric=metric,
+            histogram_epsilon=histogram_epsilon,
+        )
 
     @property
     def groups(self) -> IndexArray | None:

@@ -72,9 +72,15 @@ class LossTracker:
         self._innovation_sums: Float64Array = np.zeros(5)
 
     def update(self, rows: IndexArray, losses: Float64Array, server_round: int) -> None:
-        """Take reports of losses at the model of a round; new rows continue the numbering."""
+        """Take reports of losses at the model of a round; new rows continue the numbering.
+
+        NaN is the loss of a new row whose client has not reported one: its estimate is the mean.
+        """
         known = rows < self.loss.size
         old, reported = rows[known], losses[known]
+        if (first := np.isnan(self.loss[old])).any():
+            self._set(old[first], reported[first], server_round)
+            old, reported = old[~first], reported[~first]
         if old.size:
             self._fit(old, reported, server_round)
             self._correct(old, reported, server_round)
@@ -115,7 +121,10 @@ class LossTracker:
         with np.errstate(over="ignore", invalid="ignore"):
             fall = eta * self._products[some] + trend * age
         # Losses beyond this are not reported, so none is predicted.
-        return np.clip(self.loss[some] - np.nan_to_num(fall), -MAX_VALUE, MAX_VALUE)
+        losses = np.clip(self.loss[some] - np.nan_to_num(fall), -MAX_VALUE, MAX_VALUE)
+        if (missing := np.isnan(losses)).any():
+            losses[missing] = 0.0 if missing.all() else losses[~missing].mean()
+        return losses
 
     @property
     def noise(self) -> tuple[float, float]:
@@ -143,6 +152,12 @@ class LossTracker:
         if not np.isfinite(drift):
             return np.full(self.loss.size, np.inf)
         return np.asarray(self._variance + drift * np.maximum(server_round - self.reported_at, 0))
+
+    def _set(self, rows: IndexArray, losses: Float64Array, server_round: int) -> None:
+        """Take first reports of rows that had none."""
+        self.loss[rows] = self._reported_loss[rows] = losses
+        self._products[rows] = 0.0
+        self.reported_at[rows] = server_round
 
     def _fit(self, rows: IndexArray, losses: Float64Array, server_round: int) -> None:
         """Update the sums behind eta, trend, noise and drift."""

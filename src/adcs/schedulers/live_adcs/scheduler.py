@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -18,6 +19,7 @@ from adcs.reports.sketch import Sketcher
 from adcs.reports.store import ReportStore
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.schedulers.client_dpp import ClientDPP
+from adcs.schedulers.directions import Kernel, make_directions
 from adcs.schedulers.live_adcs.aggregation_weights import fitted_weights
 from adcs.schedulers.live_adcs.kernel import LiveKernel
 from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
@@ -69,6 +71,10 @@ class LiveADCS(Scheduler):
         whose loss has become as uncertain as if nothing were known of it.
     sketch
         A `Sketcher` if updates are to be kept, and probes answered, as sketches.
+    kernel
+        "updates", or "labels": C holds the cosines between label histograms, which clients send
+        once, with noise if they like (`adcs.reports.count_labels`). No update is asked for; losses
+        follow their trend between reports, and with theta = 0 they are not asked for either.
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
@@ -120,6 +126,7 @@ class LiveADCS(Scheduler):
         refresh_every: int | None = 500,
         probe_share: float = 0.005,
         sketch: Sketcher | None = None,
+        kernel: Kernel = "updates",
         **common: Any,
     ) -> None:
         if unknown := sorted({"quality", "gamma", "scale"} & set(common)):
@@ -130,6 +137,15 @@ class LiveADCS(Scheduler):
             raise ValueError("theta must be below 1, got 1: for quality alone take PowerOfChoice")
         self.refresh_every = check_refresh_every(refresh_every)
         self.sketch = check_sketch(sketch)
+        self.directions = make_directions(kernel)
+        self.signals = SIGNALS
+        if self.directions.sent_once:
+            if sketch is not None:
+                raise ValueError("sketch must be None with kernel='labels', which has no updates")
+            losses = frozenset({"loss"} if self.theta > 0.0 else ())
+            self.signals = losses | {self.directions.signal}
+            self.training_signals = losses
+            self.needed_signals = frozenset({self.directions.signal})
         self.kernel = LiveKernel()
         self.loss_tracker = LossTracker()
         self.quality: QualityScore = standardised_loss
@@ -144,7 +160,7 @@ class LiveADCS(Scheduler):
         self._generation = 0  # of the reports that the kernel was made from
 
     def known_clients(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
-        """Return those of the clients that have reported an update and a loss."""
+        """Return those of the clients that have reported an update and a loss, or a histogram."""
         return self._participation.known(clients)
 
     # request
@@ -158,14 +174,22 @@ class LiveADCS(Scheduler):
         silent = {client for client in self.probe_budget.probed if client not in reported}
         # Clients that never answered a probe come last.
         new = [client for client in unknown if client not in silent]
-        wanted = new + self._outdated(server_round, known) + [c for c in unknown if c in silent]
+        outdated = self._outdated(server_round, known)
+        if new and self.directions.sent_once:
+            outdated = []  # they are not asked for what they have sent
+        wanted = new + outdated + [c for c in unknown if c in silent]
         seen = len(reported) + len(silent) + len(new)
         granted = self.probe_budget.grant(server_round, wanted, seen)
-        return Request(tuple(granted), SIGNALS, self.sketch) if granted else Request()
+        if not granted:
+            return Request()
+        signals = self.signals
+        if self.directions.sent_once and all(client in reported for client in granted):
+            signals = signals - {self.directions.signal}
+        return Request(tuple(granted), signals, self.sketch)
 
     def _outdated(self, server_round: int, known: list[ClientId]) -> list[ClientId]:
         """Return clients whose loss must be asked for, the oldest report first."""
-        if not known:
+        if not known or "loss" not in self.signals:
             return []
         rows = self._participation.rows(known)
         variance = self.loss_tracker.variance(server_round)[rows]
@@ -184,9 +208,9 @@ class LiveADCS(Scheduler):
         # The store keeps no updates: the kernel has them.
         bare = [replace(report, update=None, sketch=None) for report in reports]
         super()._observe(server_round, bare, source)
-        if self.reports.generation != self._generation:
+        if self.reports.generation != self._generation and not self.directions.sent_once:
             self._start_over()  # most updates now have another form
-        usable = [r for r in reports if r.loss is not None and r.vector is not None]
+        usable = self._usable(reports)
         # By the round of their model, then by id, whatever the order in which they came.
         usable.sort(
             key=lambda r: (min(r.server_round, server_round), isinstance(r.client, str), r.client)
@@ -196,8 +220,26 @@ class LiveADCS(Scheduler):
         ):
             self._update(model_round, list(group))
         on_time = [report for report in usable if report.server_round >= server_round]
-        if source == "training" and on_time:
+        if source == "training" and on_time and not self.directions.sent_once:
             self._predict(on_time)
+
+    def _usable(self, reports: Sequence[ClientReport]) -> list[ClientReport]:
+        """Return reports with a loss and an update; with histograms, one of the two suffices."""
+        if not self.directions.sent_once:
+            return [r for r in reports if r.loss is not None and r.vector is not None]
+        # Histograms have as many classes as those held, or as most of the first ones.
+        sizes = Counter(v.size for r in reports if (v := self.directions.vector(r)) is not None)
+        classes = max(sizes, key=lambda size: (sizes[size], -size), default=0)
+        if len(self._participation):
+            classes = self.kernel.unit.shape[1]
+        usable = []
+        for report in reports:
+            vector = self.directions.vector(report)
+            if vector is not None and vector.size == classes:
+                usable.append(report)
+            elif report.loss is not None and report.client in self._participation:
+                usable.append(replace(report, label_counts=None))
+        return usable
 
     def _expire(self, clients: tuple[ClientId, ...]) -> None:
         """Leave clients out of the DPP until they report again."""
@@ -221,18 +263,26 @@ class LiveADCS(Scheduler):
         # A second report on the same model, a probe and then training, is no second observation.
         new = np.array([at < model_round for at in latest if at <= model_round])
         rows = self._participation.report([report.client for report in reports], model_round)
-        vectors = [report.vector for report in reports]
-        directions = unit_rows(np.stack([vector for vector in vectors if vector is not None]))
-        norms = np.array([report.update_norm for report in reports], dtype=np.float64)
-        self.kernel.compare(rows[new], directions[new])
-        self.kernel.update(rows, directions, norms)
-        losses = np.array([report.loss for report in reports], dtype=np.float64)
+        vectors = [self.directions.vector(report) for report in reports]
+        sent = np.array([vector is not None for vector in vectors])
+        if sent.any():
+            directions = unit_rows(np.stack([vector for vector in vectors if vector is not None]))
+            if self.directions.sent_once:
+                norms = np.ones(len(directions))
+            else:
+                norms = np.array([report.update_norm for report in reports], dtype=np.float64)
+                self.kernel.compare(rows[new], directions[new])
+            self.kernel.update(rows[sent], directions, norms)
+        losses = np.array([np.nan if r.loss is None else r.loss for r in reports], dtype=np.float64)
+        new &= np.isfinite(losses) | (rows >= self.loss_tracker.loss.size)
         if new.any():
             self.loss_tracker.update(rows[new], losses[new], model_round)
 
     def _reported_at(self, client: ClientId) -> int:
         row = self._participation.get(client)
-        return -1 if row is None else int(self.loss_tracker.reported_at[row])
+        if row is None or np.isnan(self.loss_tracker.loss[row]):
+            return -1
+        return int(self.loss_tracker.reported_at[row])
 
     def _predict(self, reports: list[ClientReport]) -> None:
         """Predict how the global step of these replies changes all losses."""
