@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from adcs.experiments.config import Experiment
-from adcs.experiments.runner import run_experiment, tasks
+from adcs.experiments.runner import create_run, experiment_of, run_experiment, tasks
 from adcs.run_folder import RunFolder
 
 
@@ -137,3 +137,16 @@ def test_seeds_differ_and_schedulers_share_their_partition(data):
     first = one.federation.partition.train[0]
     np.testing.assert_array_equal(first, again.federation.partition.train[0])
     assert not np.array_equal(first, other.federation.partition.train[0])
+
+
+def test_a_run_folder_may_lack_a_setting_that_is_off_by_default(tmp_path: Path, data: str) -> None:
+    folder = create_run(tmp_path / "run", settings(data))
+    file = folder.path / "config.json"
+    config = json.loads(file.read_text())
+    del config["data"]["histogram_epsilon"]
+    file.write_text(json.dumps(config))
+    assert experiment_of(RunFolder.open(folder.path)) == settings(data)
+    del config["data"]["label"]
+    file.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"data\.label is missing"):
+        experiment_of(RunFolder.open(folder.path))
