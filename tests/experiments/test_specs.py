@@ -49,7 +49,7 @@ def test_settings_may_be_tables():
         ),
         (
             "LiveADCS(d=3)",
-            "there are theta, patience, max_share, refresh_every, probe_share, sketch, seed",
+            "there are theta, patience, max_share, refresh_every, probe_share, sketch, kernel",
         ),
         ("ADCS(theta='a')", "theta must be a finite number, got 'a'"),
         ("Uniform(by_size='no')", "by_size must be true or false, got 'no'"),

@@ -35,7 +35,7 @@ def test_the_folder_has_the_record_of_each_round(toy: Any, tmp_path: Path) -> No
     assert folder.config["engine"] == "flower"
     assert folder.config["strategy"] == "FedAvg"
     assert folder.config["scheduler"]["name"] == "ADCS"
-    assert folder.config["scheduler"]["theta"] == 0.8
+    assert folder.config["scheduler"]["spec"].startswith("ADCS(")
     lines = list(folder.records())
     assert [line["server_round"] for line in lines] == [1, 2, 3]
     assert {(line["scheduler"], line["seed"]) for line in lines} == {("ADCS", 1)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -479,29 +478,13 @@ class Recorder:
 
 
 def scheduler_settings(scheduler: Scheduler) -> dict[str, Any]:
-    """Return a scheduler's class and its constructor arguments, as JSON values.
+    """Return a scheduler's class, and its spec: the settings that are not the defaults.
 
     >>> from adcs import Uniform
     >>> scheduler_settings(Uniform(seed=3))
-    {'name': 'Uniform', 'by_size': False, 'independent': False, 'seed': 3}
+    {'name': 'Uniform', 'spec': 'Uniform(seed=3)'}
     """
-    names = {
-        name
-        for kind in type(scheduler).__mro__
-        if "__init__" in vars(kind)
-        for name in inspect.signature(kind.__init__).parameters  # type: ignore[misc]
-        if hasattr(scheduler, name)
-    }
-    values = {name: getattr(scheduler, name) for name in sorted(names)}
-    constraints = scheduler.constraints
-    if constraints:
-        groups = [[client, str(group)] for client, group in constraints.groups.items()]
-        values |= {"required": constraints.required, "groups": groups, "caps": constraints.caps}
-        if constraints.caps is not None:
-            unknown = constraints.unknown_group
-            values["unknown_group"] = None if unknown is None else str(unknown)
-    return {"name": type(scheduler).__name__} | {
-        # The text of a function contains an address, which changes with each restart.
-        name: plain("a function" if callable(value) else value)
-        for name, value in values.items()
-    }
+    spec = repr(scheduler)
+    name = type(scheduler).__name__
+    # A class may have a repr of its own, with an address that changes with each restart.
+    return {"name": name, "spec": spec if spec.startswith(f"{name}(") else name}
