@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from adcs.experiments import Comparison
-from adcs.experiments.config import SETTINGS
-from adcs.simulation import Federation
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,10 +56,6 @@ def test_own_loop() -> None:
     assert mean > 0.85
 
 
-@pytest.mark.skipif(
-    "prox" not in SETTINGS or not hasattr(Federation, "from_clients"),
-    reason="needs FedProx and clients of one's own",
-)
 def test_own_research_in_forty_lines(tmp_path: Path) -> None:
     script = ROOT / "examples" / "own_research.py"
     assert len(script.read_text().splitlines()) <= 40

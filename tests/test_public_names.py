@@ -21,11 +21,7 @@ NOT_PUBLIC = {"adcs.cli", "adcs.__main__"}
 """The command line, whose surface is its options."""
 
 WITHOUT_EXAMPLE = {
-    "adcs.simulation.Model": "a protocol; MLP implements it",
-    "adcs.simulation.NetworkSettings": "a section of the settings; Network has an example",
-    "adcs.simulation.datasets.DataUnavailable": "an exception; load raises it",
-    "adcs.experiments.create_run": "experiment_of and write_report have examples of it",
-    "adcs.experiments.run_experiment": "write_report has an example of it",
+    "adcs.experiments.run_experiment": "write_report has an example of it, which starts processes",
 }
 """Names without an example of their own, each with the reason."""
 

@@ -177,6 +177,11 @@ def create_run(
     the clients, the fingerprints of the data and of a trace, `classes` (the user's labels, where
     they are not 0, 1, ...), `client_names` (of natural clients), and `more`, such as `part`: (i, n)
     if the folder gets part i of n of the tasks.
+
+    >>> import tempfile
+    >>> folder = create_run(Path(tempfile.mkdtemp()) / "run", Experiment.of(data="synthetic"))
+    >>> folder.config["data"]["name"], len(folder.config["groups"])
+    ('synthetic', 30)
     """
     dataset = dataset or experiment.dataset()
     partition = experiment.divide(dataset, experiment.run.first_seed)

@@ -43,6 +43,17 @@ class Model(Protocol):
     - `weighted_gradient(w, batches, weights)`: returns the losses of clients' batches and the
       weighted sum of their gradients, faster than one by one, unless `sums_gradients` is False.
     - `wide` and `stacked`, as in `WideModel`.
+
+    Examples
+    --------
+    >>> class Mean:
+    ...     size = 1
+    ...     def initial(self, seed): return np.zeros(1)
+    ...     def loss_and_gradient(self, w, x, y):
+    ...         return float(((w - y) ** 2).mean()), 2 * (w - y).mean(keepdims=True)
+    ...     def predict(self, w, x): return np.broadcast_to(w, (len(x), 1))
+    >>> Mean().loss_and_gradient(np.zeros(1), np.ones((2, 3)), np.array([1.0, 3.0]))
+    (5.0, array([-4.]))
     """
 
     size: int

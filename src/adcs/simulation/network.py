@@ -49,6 +49,11 @@ class NetworkSettings:
     trace
         A CSV file of clients' speeds and rounds online, see `read_trace`; kept as an absolute path.
         Its columns replace the settings of these names, and `availability`.
+
+    Examples
+    --------
+    >>> NetworkSettings(availability=0.8, deadline=30.0).spread
+    0.8
     """
 
     compute_seconds: float = setting(1.0, "Median seconds of a client update.", gt=0)

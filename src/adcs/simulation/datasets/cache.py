@@ -21,7 +21,14 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class DataUnavailable(RuntimeError):
-    """A data set is unavailable; the message says what was tried and how to get it by hand."""
+    """A data set is unavailable; the message says what was tried and how to get it by hand.
+
+    >>> raise DataUnavailable("letter cannot be had: apt-get is not on this machine")
+    Traceback (most recent call last):
+    ...
+    adcs.simulation.datasets.cache.DataUnavailable: letter cannot be had: apt-get is not on this
+    machine
+    """
 
 
 def cache_folder() -> Path:
