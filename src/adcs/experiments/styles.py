@@ -37,14 +37,14 @@ LOOKS: dict[str, tuple[str, Any, int]] = {
     "LiveADCS": ("#0072B2", "o", 5),
     "Oort": ("#A0186B", "<", 1),
     "ActiveFL": ("#8FB84E", "p", 2),
-    "ClusteredSampling": ("#55406B", "*", 3),
+    "ClusteredSampling": ("#402848", "*", 3),
     "FedCor": ("#9A8CFF", "h", 4),
     "HiCSFL": ("#2B2F8F", "d", 5),
-    "FedCBS": ("#E83E62", (4, 1, 0), 1),
-    "FLIPS": ("#3F7F22", (6, 1, 0), 2),
-    "TiFL": ("#CC79A7", "H", 3),
-    "FedCS": ("#6E6E1E", (3, 1, 0), 4),
-    "REFL": ("#16B3A3", "8", 5),
+    "FedCBS": ("#E03860", (4, 1, 0), 1),
+    "FLIPS": ("#409820", (6, 1, 0), 2),
+    "TiFL": ("#C880B0", "H", 3),
+    "FedCS": ("#787030", (3, 1, 0), 4),
+    "REFL": ("#78C0A0", "8", 5),
 }
 """Colour, marker and index in DASHES by class, planned schedulers included."""
 
