@@ -58,9 +58,10 @@ def vowel(folder: str | Path | None = None) -> Dataset:
 
 
 def letter(folder: str | Path | None = None) -> Dataset:
-    """Return 20,000 printed letters with 16 features, numbers from 0 to 15: 26 classes.
+    """Return 20,000 printed letters with 16 features: 26 classes.
 
-    The first 16,000 are for training and the others for testing, as is usual.
+    The first 16,000 are for training and the others for testing, as is usual. Features are
+    standardised by the training examples.
 
     Parameters
     ----------
@@ -68,15 +69,15 @@ def letter(folder: str | Path | None = None) -> Dataset:
         Where to look for the package's file first.
     """
     arrays, where = obtain(LETTER, folder)
-    x, y = arrays["x"].astype(np.uint8), arrays["y"]
+    y = arrays["y"]
+    x_train, x_test = standardised(arrays["x"][:LETTERS], arrays["x"][LETTERS:])
     return from_arrays(
-        x[:LETTERS],
+        x_train,
         y[:LETTERS],
-        x[LETTERS:],
+        x_test,
         y[LETTERS:],
         name="letter",
         label_names=[chr(ord("A") + i) for i in range(26)],
-        scale=1 / 15,
         source=where,
     )
 
