@@ -6,7 +6,7 @@ READY := .venv/.ready
 # The CPU build of PyTorch where pip finds one; the newest release brings several GB of CUDA.
 TORCH ?= torch==2.13.0
 
-.PHONY: run paper beyond uniform schedulers federation simulation test test-all lint unit bench hooks check locked \
+.PHONY: run paper beyond uniform schedulers benchmark federation simulation test test-all lint unit bench hooks check locked \
 	lock package clean
 
 run: $(READY)-run
@@ -23,6 +23,11 @@ paper beyond schedulers: $(READY)-run
 
 uniform: $(READY)-torch
 	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
+
+# TIER=full for all cases, SCHEDULER=mine.py:Mine for one's own, PUBLISHED=1 to take the others' results as published.
+benchmark: $(READY)-torch
+	$(BIN)/python -m reproduction.benchmark $(ONLY) $(REPRODUCTION) $(if $(TIER),--tier $(TIER)) \
+		$(if $(SCHEDULER),--scheduler '$(SCHEDULER)') $(if $(PUBLISHED),--published)
 
 federation simulation: $(READY)-flower
 	$(BIN)/python examples/flower-fashion-mnist/run.py $@

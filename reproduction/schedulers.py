@@ -17,10 +17,10 @@ from adcs.experiments import (
     curves,
     estimate,
     format_estimate,
-    format_number,
     markdown_table,
     styles_of,
 )
+from reproduction.benchmark.results import cost_to_reach, format_reached
 from reproduction.folder import (
     CONFIGS,
     ResultFolder,
@@ -92,57 +92,12 @@ def runs_of(folder: ResultFolder) -> list[Run]:
     return runs
 
 
-def seconds_to_reach(
-    records: Sequence[Record], field: str = "average", baseline: str = "Uniform"
-) -> dict[str, NDArray[np.float64]]:
-    """Return each scheduler's virtual time until the baseline's final accuracy, seed by seed.
-
-    The time is that of the first evaluation at which the accuracy is at least the baseline's final
-    one of the same seed; infinity if there is none. The final accuracy is the mean over the last
-    tenth of evaluations, as in tables.
-
-    Examples
-    --------
-    >>> def record(scheduler, server_round, average, seconds):
-    ...     place = {"scheduler": scheduler, "seed": 0, "server_round": server_round}
-    ...     return {**place, "average": average, "seconds": seconds}
-    >>> slow = [record("Uniform", r, r / 10, 3.0 * r) for r in range(5)]
-    >>> fast = [record("Oort", r, r / 5, 1.0 * r) for r in range(5)]
-    >>> seconds_to_reach([*slow, *fast])
-    {'Uniform': array([12.]), 'Oort': array([2.])}
-    """
-    found, seconds = curves(records, field), curves(records, "seconds")
-    target = found.last()[baseline]
-    times = {}
-    for label, values in found.values.items():
-        reached = values >= target[:, None]
-        first = reached.argmax(axis=1)
-        at = seconds.values[label][np.arange(first.size), first]
-        times[label] = np.where(reached.any(axis=1), at, np.inf)
-    return times
-
-
-def format_times(times: NDArray[np.float64]) -> str:
-    """Return the mean time over the seeds that reached the accuracy, and how many did if not all.
-
-    >>> format_times(np.array([100.0, 120.0])), format_times(np.array([100.0, np.inf]))
-    ('110 s', '100 s (1 of 2 seeds)')
-    >>> format_times(np.array([np.inf, np.inf]))
-    'never'
-    """
-    reached = np.isfinite(times)
-    if not reached.any():
-        return "never"
-    mean = format_number(float(times[reached].mean()), "seconds")
-    return mean if reached.all() else f"{mean} ({int(reached.sum())} of {times.size} seeds)"
-
-
 def speed_table(records: Sequence[Record], labels: Sequence[str]) -> str:
     """Return the table of schedulers with clients of different speed.
 
     Those that reach the accuracy at more seeds come first, then the faster ones.
     """
-    times = seconds_to_reach(records)
+    times = cost_to_reach(records, "seconds")
     last = {field: curves(records, field, labels).last() for field in FIELDS}
 
     def rank(label: str) -> tuple[int, float]:
@@ -153,7 +108,7 @@ def speed_table(records: Sequence[Record], labels: Sequence[str]) -> str:
         [
             label,
             *[format_estimate(_estimate(last[field][label], field), field) for field in FIELDS],
-            format_times(times[label]),
+            format_reached(times[label], "seconds"),
         ]
         for label in sorted(labels, key=rank)
     ]

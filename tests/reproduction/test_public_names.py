@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted((ROOT / "reproduction").glob("*.py"))
+SCRIPTS = sorted((ROOT / "reproduction").rglob("*.py"))
 
 
 def imported(path: Path) -> list[tuple[str, str]]:

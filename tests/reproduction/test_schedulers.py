@@ -11,6 +11,7 @@ import pytest
 import adcs
 from adcs.experiments import Experiment
 from reproduction import schedulers
+from reproduction.benchmark.results import cost_to_reach
 from reproduction.folder import read_toml
 
 
@@ -32,7 +33,7 @@ def test_seconds_to_reach_by_hand():
         for (name, seed), (values, seconds) in curves.items()
         for i in range(3)
     ]
-    times = schedulers.seconds_to_reach(records)
+    times = cost_to_reach(records, "seconds")
     np.testing.assert_array_equal(times["Uniform"], [20, 11])
     np.testing.assert_array_equal(times["A"], [3, np.inf])
 

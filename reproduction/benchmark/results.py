@@ -1,0 +1,196 @@
+"""The numbers of the benchmark: one row for each case, scheduler and seed."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adcs.experiments import Estimate, Record, curves, format_number, paired
+from reproduction.benchmark.protocol import BASELINE
+
+METRICS = ("worst", "worst20", "average")
+COSTS = ("updates", "bytes", "seconds")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The result of one scheduler with one seed of a case.
+
+    Attributes
+    ----------
+    case, scheduler, seed
+        Which one.
+    worst, worst20, average
+        Accuracies, means over the last tenth of evaluations.
+    updates, bytes, seconds
+        Costs of the whole run.
+    bytes_to_reach, seconds_to_reach
+        Costs until the average accuracy is at least Uniform's final one of the same seed; infinity
+        if it never is.
+    """
+
+    case: str
+    scheduler: str
+    seed: int
+    worst: float
+    worst20: float
+    average: float
+    updates: float
+    bytes: float
+    seconds: float
+    bytes_to_reach: float
+    seconds_to_reach: float
+
+
+def rows_of(case: str, records: Sequence[Record]) -> list[Row]:
+    """Return the rows of a case from the records of all its runs, the baseline's included."""
+    last = {field: curves(records, field).last() for field in (*METRICS, *COSTS)}
+    reached = {cost: cost_to_reach(records, cost) for cost in ("bytes", "seconds")}
+    seeds = curves(records, "average").seeds
+    return [
+        Row(
+            case,
+            label,
+            seed,
+            **{field: float(last[field][label][i]) for field in (*METRICS, *COSTS)},
+            bytes_to_reach=float(reached["bytes"][label][i]),
+            seconds_to_reach=float(reached["seconds"][label][i]),
+        )
+        for label in last["average"]
+        for i, seed in enumerate(seeds)
+    ]
+
+
+def cost_to_reach(
+    records: Sequence[Record], cost: str, field: str = "average", baseline: str = BASELINE
+) -> dict[str, NDArray[np.float64]]:
+    """Return each scheduler's cost until the baseline's final accuracy, seed by seed.
+
+    The cost is that of the first evaluation at which the accuracy is at least the baseline's final
+    one of the same seed; infinity if there is none. The final accuracy is the mean over the last
+    tenth of evaluations, as in tables.
+
+    Examples
+    --------
+    >>> def record(scheduler, server_round, average, seconds):
+    ...     place = {"scheduler": scheduler, "seed": 0, "server_round": server_round}
+    ...     return {**place, "average": average, "seconds": seconds}
+    >>> slow = [record("Uniform", r, r / 10, 3.0 * r) for r in range(5)]
+    >>> fast = [record("Oort", r, r / 5, 1.0 * r) for r in range(5)]
+    >>> cost_to_reach([*slow, *fast], "seconds")
+    {'Uniform': array([12.]), 'Oort': array([2.])}
+    """
+    found, costs = curves(records, field), curves(records, cost)
+    target = found.last()[baseline]
+    spent = {}
+    for label, values in found.values.items():
+        reached = values >= target[:, None]
+        first = reached.argmax(axis=1)
+        at = costs.values[label][np.arange(first.size), first]
+        spent[label] = np.where(reached.any(axis=1), at, np.inf)
+    return spent
+
+
+def format_reached(costs: NDArray[np.float64], field: str) -> str:
+    """Return the mean cost over the seeds that reached the accuracy, and how many did if not all.
+
+    >>> format_reached(np.array([100.0, 120.0]), "seconds")
+    '110 s'
+    >>> format_reached(np.array([100.0, np.inf]), "seconds")
+    '100 s (1 of 2 seeds)'
+    >>> format_reached(np.array([np.inf, np.inf]), "seconds")
+    'never'
+    """
+    reached = np.isfinite(costs)
+    if not reached.any():
+        return "never"
+    mean = format_number(float(costs[reached].mean()), field)
+    return mean if reached.all() else f"{mean} ({int(reached.sum())} of {costs.size} seeds)"
+
+
+class Results:
+    """All rows, by case and scheduler.
+
+    Examples
+    --------
+    >>> rows = [Row("a", name, 0, *[x] * 8) for name, x in (("Uniform", 0.5), ("Mine", 0.75))]
+    >>> results = Results(rows)
+    >>> results.schedulers("a"), results.difference("a", "Mine", "worst").mean
+    (['Uniform', 'Mine'], 0.25)
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rows: dict[str, dict[str, dict[int, Row]]] = {}
+        for row in rows:
+            self._rows.setdefault(row.case, {}).setdefault(row.scheduler, {})[row.seed] = row
+
+    @property
+    def cases(self) -> list[str]:
+        """The cases that have rows."""
+        return list(self._rows)
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows."""
+        return [r for c in self._rows.values() for s in c.values() for r in s.values()]
+
+    def schedulers(self, case: str) -> list[str]:
+        """Return the schedulers of a case."""
+        return list(self._rows[case])
+
+    def values(self, case: str, scheduler: str, field: str) -> NDArray[np.float64]:
+        """Return a field, seed by seed."""
+        found = self._rows[case][scheduler]
+        return np.array([getattr(found[seed], field) for seed in sorted(found)], dtype=np.float64)
+
+    def mean(self, case: str, scheduler: str, field: str) -> float:
+        """Return the mean of a field over seeds."""
+        return float(self.values(case, scheduler, field).mean())
+
+    def difference(
+        self, case: str, scheduler: str, field: str, baseline: str = BASELINE
+    ) -> Estimate:
+        """Return the paired difference to another scheduler."""
+        return paired(self.values(case, scheduler, field), self.values(case, baseline, field))
+
+    def traffic_ratio(self, case: str, scheduler: str) -> float:
+        """Return the traffic as a multiple of the baseline's."""
+        return self.mean(case, scheduler, "bytes") / self.mean(case, BASELINE, "bytes")
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Write rows as a CSV file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [each.name for each in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: _text(v) for k, v in asdict(row).items()})
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a CSV file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            Row(
+                line["case"],
+                line["scheduler"],
+                int(line["seed"]),
+                **{
+                    each.name: float(line[each.name])
+                    for each in fields(Row)
+                    if each.name not in ("case", "scheduler", "seed")
+                },
+            )
+            for line in csv.DictReader(file)
+        ]
+
+
+def _text(value: object) -> object:
+    return f"{value:.7g}" if isinstance(value, float) and math.isfinite(value) else value
