@@ -8,7 +8,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator, Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from adcs.observers import EvaluationEvent, Observer
@@ -120,7 +120,7 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite numbers of a record by name, and the sizes of the lists in `COUNTED`.
 
     >>> scalars({"worst": 0.5, "tv": None, "trained": [3, 7], "evaluation": {"acc": {"std": 0.1}}})
-    {'worst': 0.5, 'trained': 2.0, 'evaluation/acc/std': 0.1}
+    {'worst': 0.5, 'trained': 2, 'evaluation/acc/std': 0.1}
     """
     found: dict[str, float] = {}
     for key, value in record.items():
@@ -128,11 +128,13 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
             continue
         if isinstance(value, Mapping):
             found |= {f"{key}/{name}": number for name, number in scalars(value).items()}
+        elif isinstance(value, Integral):
+            found[key] = int(value)
         elif isinstance(value, Real):
             if math.isfinite(value):
                 found[key] = float(value)
         elif key in COUNTED:
-            found[key] = float(len(value))
+            found[key] = len(value)
     return found
 
 
