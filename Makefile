@@ -6,8 +6,8 @@ READY := .venv/.ready
 # The CPU build of PyTorch where pip finds one; the newest release brings several GB of CUDA.
 TORCH ?= torch==2.13.0
 
-.PHONY: run paper beyond uniform schedulers benchmark federation simulation test test-all lint unit bench hooks check locked \
-	lock package clean
+.PHONY: run paper beyond uniform schedulers benchmark federation simulation test test-all lint unit bench docs \
+	hooks check locked lock package clean
 
 run: $(READY)-run
 	$(BIN)/adcs compare --fallback-data digits
@@ -57,6 +57,11 @@ bench: $(READY)-bench
 	$(BIN)/python benchmarks/bench_schedulers.py
 	$(BIN)/python benchmarks/bench_private_kernels.py
 	$(BIN)/python benchmarks/bench_networks.py
+
+# The docs site, in site/; warnings are errors.
+docs: $(READY)-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
 
 # The Git hooks of .pre-commit-config.yaml; `make check` runs them on all files.
 hooks: $(READY)-dev
@@ -114,6 +119,10 @@ $(READY)-test: pyproject.toml | .venv
 
 $(READY)-test-all: $(READY)-test
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,data,test,test-all]'
+	touch $@
+
+$(READY)-docs: pyproject.toml | .venv
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,docs]'
 	touch $@
 
 $(READY)-dev: pyproject.toml | .venv

@@ -1,4 +1,4 @@
-"""The batch noise that selection lets through, in the paper's setting: docs/theory.md, Theorem 2.
+"""The batch noise that selection lets through: docs/explanation/theory.md, Theorem 2.
 
     python benchmarks/bench_noise.py            # about a minute
 

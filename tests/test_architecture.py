@@ -1,4 +1,4 @@
-"""The packages of docs/architecture.md: who may import whom, and what a core import costs."""
+"""docs/explanation/architecture.md: who may import whom, and what a core import costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "adcs"
 
 def may_import() -> dict[str, set[str]]:
     """Return the table of the page: the packages, and those that each may import besides itself."""
-    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    page = (SOURCE.parents[1] / "docs" / "explanation" / "architecture.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", page, flags=re.MULTILINE)
     return {package: set(re.findall(r"`(\w+)`", allowed)) for package, allowed in rows}
 
@@ -52,7 +52,7 @@ def test_imports_point_one_way(path: Path) -> None:
     package = package_of(path)
     if package in ("__init__", "__main__"):
         return
-    assert package in MAY_IMPORT, f"{package} is not a package of docs/architecture.md"
+    assert package in MAY_IMPORT, f"{package} is not a package of docs/explanation/architecture.md"
     assert imported_packages(path) <= MAY_IMPORT[package] | {package}
 
 

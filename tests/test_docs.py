@@ -20,12 +20,12 @@ def code_blocks(page: str) -> list[str]:
 
 
 PAGES = [
-    "docs/own_scheduler.md",
-    "docs/models.md",
-    "docs/simulator.md",
-    "docs/training.md",
-    "docs/python.md",
-    "docs/data.md",
+    "docs/tutorials/own_scheduler.md",
+    "docs/howto/models.md",
+    "docs/howto/simulator.md",
+    "docs/howto/training.md",
+    "docs/howto/python.md",
+    "docs/howto/data.md",
     "README.md",
 ]
 
@@ -39,7 +39,7 @@ def test_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_scheduler_fits_in_forty_lines() -> None:
-    first = code_blocks("docs/own_scheduler.md")[0]
+    first = code_blocks("docs/tutorials/own_scheduler.md")[0]
     assert len(first.splitlines()) < 40
 
 

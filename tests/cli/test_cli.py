@@ -459,7 +459,7 @@ def test_options_take_precedence_over_the_config_file(tmp_path: Path) -> None:
 
 
 def test_the_documented_toml_is_a_valid_config(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "simulator.md").read_text()
     config = tmp_path / "case.toml"
     config.write_text(page.partition("```toml\n")[2].partition("```")[0])
     experiment = from_dict(merged(config, {}))
@@ -473,7 +473,7 @@ def test_the_documented_toml_is_a_valid_config(tmp_path: Path) -> None:
 
 
 def test_the_documentation_lists_every_setting() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "simulator.md").read_text()
     rows = dict(re.findall(r"^\| `\[(\w+)\]` \| (.*) \|$", page, flags=re.MULTILINE))
     assert set(rows) == set(Experiment.model_fields)
     for each in SETTINGS.values():
@@ -482,7 +482,7 @@ def test_the_documentation_lists_every_setting() -> None:
 
 
 def test_the_documentation_lists_the_network_settings() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "simulator.md").read_text()
     page = page.partition("## The virtual network")[2]
     rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", page, flags=re.MULTILINE))
     listed = {

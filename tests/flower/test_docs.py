@@ -1,4 +1,4 @@
-"""The snippets of docs/flower.md run in order."""
+"""The snippets of docs/tutorials/flower.md run in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 
 from adcs.flower import LocalGrid
 
-PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "flower.md"
 
 
 def test_every_snippet_runs(capsys: Any) -> None:

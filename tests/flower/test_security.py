@@ -1,4 +1,4 @@
-"""The snippet of docs/flower_security.md runs, and its table has the snippet's numbers."""
+"""The snippet of docs/howto/flower_security.md runs, and its table has the snippet's numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "flower_security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "flower_security.md"
 
 
 def test_the_table_has_the_numbers_of_the_snippet() -> None:

@@ -1,4 +1,4 @@
-"""Following one Flower round takes the files that docs/architecture.md names, and no others."""
+"""One Flower round takes the files that docs/explanation/architecture.md names, and no others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def walked(run: Any) -> set[str]:
 
 def named_on_the_page() -> set[str]:
     """Return the files in the last paragraph of the page's walk, which counts them."""
-    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    page = (SOURCE.parents[1] / "docs" / "explanation" / "architecture.md").read_text()
     walk = page.split("## Following one Flower round")[1].split("\n## ")[0]
     counted = re.search(r"These are (\d+) files: ([\w,\s]+)\.", walk)
     assert counted is not None

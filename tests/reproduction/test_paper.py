@@ -12,7 +12,7 @@ from adcs.experiments.config import from_dict
 from reproduction import paper
 from reproduction.folder import ResultFolder, Run
 
-PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "reproduction.md"
 
 
 def test_outputs_share_runs() -> None:

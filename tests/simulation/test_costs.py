@@ -1,4 +1,4 @@
-"""The ledger and the virtual network, against a plain loop written from docs/simulator.md."""
+"""The ledger and the virtual network, against a plain loop written from docs/howto/simulator.md."""
 
 from __future__ import annotations
 

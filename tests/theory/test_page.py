@@ -1,11 +1,11 @@
-"""The code on docs/theory.md runs, block after block."""
+"""The code on docs/explanation/theory.md runs, block after block."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "theory.md"
 
 
 def test_page_runs() -> None:

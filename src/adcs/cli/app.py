@@ -13,6 +13,7 @@ from adcs._validation import did_you_mean
 from adcs.cli.compare import compare
 from adcs.cli.data import fetch_data, list_data, show_data
 from adcs.cli.explain import explain
+from adcs.cli.export import export
 from adcs.cli.merge import merge
 from adcs.cli.schedulers import schedulers
 from adcs.cli.sweep import sweep
@@ -46,6 +47,7 @@ app.command()(compare)
 app.command()(sweep)
 app.command()(merge)
 app.command()(explain)
+app.command()(export)
 app.command()(theory)
 app.command()(schedulers)
 

@@ -16,6 +16,7 @@ from adcs.cli.options import (
     Jobs,
     Part,
     Resume,
+    Track,
     check_folder,
     merged,
     open_run,
@@ -30,6 +31,7 @@ from adcs.experiments.ray_connection import check_address
 from adcs.experiments.report import baseline_of, seeds_of
 from adcs.experiments.runner import tasks
 from adcs.experiments.statistics import Row
+from adcs.experiments.tracking import TRACKERS, check_trackers, make_tracker
 from adcs.simulation.datasets import DataUnavailable
 
 SHOWN = 10
@@ -58,9 +60,11 @@ def compare(
     jobs: Jobs = None,
     cluster: Cluster = None,
     part: Part = None,
+    track: Track = None,
 ) -> None:
     """Compare schedulers: the paper's six at the paper's setting, unless options say otherwise."""
     with_exact(given, exact)
+    check_trackers(track or ())
     if cluster is not None:
         check_address(cluster)
     if resume is not None:
@@ -73,7 +77,7 @@ def compare(
         name = "compare" if config is None else config.stem
         which = None if part is None else parse_part(part)
         comparison = _created(experiment, fallback_data, out=out, name=name, part=which)
-    _run(comparison, jobs, cluster)
+    _run(comparison, jobs, cluster, track or ())
 
 
 def with_exact(given: dict[str, Any], exact: bool) -> None:
@@ -133,23 +137,29 @@ def _created(experiment: Experiment, fallback: str | None, **more: Any) -> Compa
         return Comparison.create(experiment, notes=[note], **more)
 
 
-def resume_command(name: str, folder: Path, cluster: str | None) -> str:
+def resume_command(name: str, folder: Path, cluster: str | None, track: Sequence[str] = ()) -> str:
     """Return the command that resumes a run.
 
-    >>> resume_command("compare", Path("runs/a b"), "auto")
-    "adcs compare --resume 'runs/a b' --cluster auto"
+    >>> resume_command("compare", Path("runs/a b"), "auto", ["mlflow"])
+    "adcs compare --resume 'runs/a b' --cluster auto --track mlflow"
     """
-    command = f"adcs {name} --resume {shlex.quote(str(folder))}"
-    return command if cluster is None else f"{command} --cluster {shlex.quote(cluster)}"
+    options = [] if cluster is None else ["--cluster", cluster]
+    options += [part for each in track for part in ("--track", each)]
+    return shlex.join(["adcs", name, "--resume", str(folder), *options])
 
 
-def _run(comparison: Comparison, jobs: int | None, cluster: str | None) -> None:
+def _run(
+    comparison: Comparison, jobs: int | None, cluster: str | None, track: Sequence[str]
+) -> None:
     folder = comparison.folder
-    with resumable(folder, resume_command("compare", folder, cluster)):
+    with resumable(folder, resume_command("compare", folder, cluster, track)):
         if comparison.labels:
             show_status(f"the labels of the data are {listed(comparison.labels)}")
         show_status(f"results go to {folder}")
-        files = comparison.run(jobs=jobs, cluster=cluster)
+        trackers = [make_tracker(name, folder) for name in track]
+        files = comparison.run(jobs=jobs, cluster=cluster, observers=trackers)
+        for name in track:
+            show_status(f"logged: {TRACKERS[name].format(folder=folder)}")
     if comparison.part is not None:
         show_part(comparison.part, len(tasks(comparison.experiment, comparison.part)))
         return

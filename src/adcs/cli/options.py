@@ -24,6 +24,7 @@ from adcs.experiments.config import (
     with_underscores,
 )
 from adcs.experiments.specs import absolute as absolute_spec
+from adcs.experiments.tracking import TRACKERS
 from adcs.run_folder import RunFolder
 from adcs.simulation.datasets import is_named, reads_folder
 
@@ -299,3 +300,13 @@ Part = Annotated[
     ),
 ]
 """Options that `compare` and `sweep` share."""
+
+Track = Annotated[
+    list[str] | None,
+    panel_option(
+        "--track",
+        metavar="|".join(TRACKERS),
+        help="Log to a tracker; repeat for more.",
+        panel="Run",
+    ),
+]

@@ -2,7 +2,7 @@
 
 Each step adds the row with the largest gain, in O(m^2 N) altogether (Chen, Zhang and Zhou 2018,
 "Fast greedy MAP inference for determinantal point process"). Three searches find the same picks.
-The size decides which one runs, and docs/benchmarks.md has the measurements:
+The size decides which one runs, and docs/evidence/benchmarks.md has the measurements:
 
 - `_pivoted_cholesky`, LAPACK's, for a kernel of at most 64 rows without constraints.
 - `_DenseSearch`, over all rows of a kernel, otherwise.

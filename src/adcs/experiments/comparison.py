@@ -44,10 +44,12 @@ from adcs.experiments.runner import (
 )
 from adcs.experiments.statistics import COMPARED, Row, summarise
 from adcs.experiments.styles import styles_of
+from adcs.observers import Observer
 from adcs.reports.sketch import default_sketch, sketch_sentence
 from adcs.run_folder import RunFolder, next_folder
 from adcs.simulation.datasets import Dataset
 from adcs.simulation.models import Model, buffers_of
+from adcs.trackers import Tracker
 
 RUNS = Path("runs")
 """Where run folders are made if none is named."""
@@ -201,6 +203,7 @@ class Comparison:
         jobs: int | None = None,
         progress: bool | Progress = True,
         cluster: str | None = None,
+        observers: Sequence[Observer] = (),
     ) -> list[Path]:
         """Run what the folder does not hold yet, and write the report; return the report's files.
 
@@ -215,9 +218,12 @@ class Comparison:
             their total.
         cluster
             A Ray cluster to run on, HOST:PORT or "auto"; None runs on this machine.
+        observers
+            Observers of records and of the end, such as `adcs.trackers.TensorBoard`. Resumed, a
+            comparison announces its earlier records too.
         """
         try:
-            self.run_tasks(jobs=jobs, progress=progress, cluster=cluster)
+            self.run_tasks(jobs=jobs, progress=progress, cluster=cluster, observers=observers)
             return [] if self.part else self.report()
         except BaseException as error:
             if isinstance(error, BrokenProcessPool):
@@ -231,12 +237,21 @@ class Comparison:
         jobs: int | None = None,
         progress: bool | Progress = True,
         cluster: str | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         """Run what the folder does not hold yet, without a report."""
         self._records = None
+        for observer in observers:
+            if isinstance(observer, Tracker) and observer.config is None:
+                observer.config = self.experiment.as_dict()
         with shown(progress) as report:
             run_experiment(
-                self._folder, self.experiment, jobs=jobs, progress=report, cluster=cluster
+                self._folder,
+                self.experiment,
+                jobs=jobs,
+                progress=report,
+                cluster=cluster,
+                observers=observers,
             )
 
     def report(self) -> list[Path]:
@@ -396,6 +411,7 @@ def compare(
     jobs: int | None = None,
     progress: bool | Progress = True,
     cluster: str | None = None,
+    observers: Sequence[Observer] = (),
     **settings: Any,
 ) -> Comparison:
     """Run schedulers side by side on the simulator and return the results.
@@ -430,6 +446,9 @@ def compare(
         total.
     cluster
         A Ray cluster to run on, HOST:PORT of its head node or "auto"; it needs the extra `cluster`.
+    observers
+        Observers of records and of the end, such as `adcs.trackers.TensorBoard`. Resumed, a
+        comparison announces its earlier records too.
     **settings
         Settings as on the command line, with underscores: rounds, m, lr, partition, ...
 
@@ -468,7 +487,7 @@ def compare(
             comparison = _resumed(Path(out or ""), experiment, part)
         else:
             comparison = Comparison.create(experiment, out, part=part)
-    comparison.run(jobs=jobs, progress=progress, cluster=cluster)
+    comparison.run(jobs=jobs, progress=progress, cluster=cluster, observers=observers)
     return comparison
 
 

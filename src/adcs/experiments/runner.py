@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from adcs._validation import did_you_mean
 from adcs.experiments.config import SETTINGS, Experiment, from_dict
+from adcs.experiments.tracking import following
 from adcs.experiments.validation import check_value
 from adcs.observers import EvaluationEvent, Observer
 from adcs.run_folder import RunFolder, Writer, fingerprint, pack_checkpoint, record_line
@@ -447,6 +448,7 @@ def run_experiment(
     jobs: int | None = None,
     progress: Progress | None = None,
     cluster: str | None = None,
+    observers: Sequence[Observer] = (),
 ) -> None:
     """Run what the folder of an experiment does not hold yet.
 
@@ -463,6 +465,9 @@ def run_experiment(
     cluster
         A Ray cluster to run on: HOST:PORT of its head node, or "auto" for that of this machine;
         None runs on processes of this machine.
+    observers
+        Observers of records and of the end; they stay in this process. A run that is resumed
+        announces its earlier records too.
 
     Raises
     ------
@@ -471,7 +476,8 @@ def run_experiment(
     """
     with folder.locked():
         todo = tasks(experiment, folder.config.get("part"))
-        _run_tasks(folder, experiment, todo, jobs, progress, cluster)
+        with following(folder, observers) as announce:
+            _run_tasks(folder, experiment, todo, jobs, progress, cluster, announce)
 
 
 def _run_tasks(
@@ -481,6 +487,7 @@ def _run_tasks(
     jobs: int | None,
     progress: Progress | None,
     cluster: str | None,
+    announce: Callable[[], None],
 ) -> None:
     # Without the data, or with other data, the run fails here and not in every task.
     dataset = same_data(experiment, folder.config.get("data_fingerprint"))
@@ -493,6 +500,7 @@ def _run_tasks(
     def report(rounds_done: Sequence[int]) -> None:
         if progress is not None:
             progress(sum(w * d for w, d in zip(weights, rounds_done, strict=True)), total)
+        announce()
 
     if cluster is not None:
         from adcs.experiments.cluster import run_on_cluster  # which imports this module

@@ -1,4 +1,4 @@
-"""LiveADCS: ADCS kept current by training replies; docs/beyond.md has the method."""
+"""LiveADCS: ADCS kept current by training replies; docs/evidence/beyond.md has the method."""
 
 from adcs.schedulers.live_adcs.aggregation_weights import fitted_weights
 from adcs.schedulers.live_adcs.kernel import LiveKernel

@@ -1,4 +1,4 @@
-"""LiveADCS: ADCS kept current by training replies; docs/beyond.md has the method."""
+"""LiveADCS: ADCS kept current by training replies; docs/evidence/beyond.md has the method."""
 
 from __future__ import annotations
 
