@@ -20,7 +20,7 @@ from adcs._types import ClientId
 from adcs.backoff import Backoff
 from adcs.run_folder import REMEDY, InUse, Ledger, RunFolder, plain, write_atomically
 from adcs.schedulers.base import Cohort, Scheduler
-from adcs.schedulers.choice import RECORDED_LIMIT, as_record, explain_choice
+from adcs.schedulers.choice import RECORDED_LIMIT, as_record, explain_choice, kernel_record
 
 PER_CLIENT_LIMIT = 1000
 """With more clients than this, records leave out lists with an entry for each client."""
@@ -354,6 +354,7 @@ class Recorder:
             return
         try:
             record.choice = as_record(explain_choice(self._scheduler, available, record.cohort))
+            record.choice |= kernel_record(self._scheduler)
         except Exception as error:  # A custom scheduler; the round continues without it.
             log.warning("round %d: the choice has no explanation: %s", self.rounds_done + 1, error)
 
@@ -463,6 +464,8 @@ class Recorder:
         if few:
             line["clients"] = order
             line["counts"] = [self.counts[client] for client in order]
+            if groups := self._scheduler.constraints.groups:
+                line["groups"] = [groups.get(client) for client in order]
         line["evaluation"] = {
             key: summarise(key, values.values()) for key, values in record.evaluation.items()
         }
@@ -474,6 +477,8 @@ class Recorder:
                     line["accuracy"] = [values.get(client) for client in order]
             elif "loss" in key.lower() and "test_loss" not in line:
                 line["test_loss"] = line["evaluation"][key]["average"]
+                if few:
+                    line["losses"] = [values.get(client) for client in order]
         return line
 
 
