@@ -120,7 +120,7 @@ class CohortLayout:
         """Return the sorted clients of each cohort: for each run a list over rounds."""
         rounds = len(data) // self.stride
         table = np.frombuffer(data, dtype=np.uint8, count=rounds * self.stride)
-        table = table.reshape(rounds, self.runs, -1)
+        table = table.reshape(rounds, self.runs, self.stride // self.runs)
         if self._bits:
             held = np.unpackbits(table, axis=2, count=self.clients)
             return [[np.flatnonzero(row) for row in held[:, i]] for i in range(self.runs)]

@@ -344,6 +344,7 @@ class RoundDriver(Generic[Reply]):
                 pending=tuple(pending),
                 request=current.request,
                 cohort=record.cohort,
+                backing_off=tuple(record.backing_off),
             )
             for observer in self.observers:
                 observer.on_selection(selection)

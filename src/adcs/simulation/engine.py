@@ -402,7 +402,7 @@ class Simulation:
                 pending=(),
                 request=request,
                 cohort=run.cohort,
-                backing_off=tuple(run.backoff.waiting(server_round)) if run.backoff else (),
+                backing_off=run.backoff.left_out(server_round, available),
             )
             for observer in observers:
                 observer.on_selection(event)
