@@ -7,6 +7,7 @@
       checkpoints/TASK     the state from which an engine resumes, replaced atomically
       selections/          the cohort of every round and, at evaluated rounds, why it was selected:
                            see `adcs.experiments.selections`; a federation's records hold both
+      status.json          who is at work in the round of a federation that has begun
       figures/             figures, and the CSV files of what they show
 
 A task is the work of one process. An engine may have several tasks, each with its own files, so

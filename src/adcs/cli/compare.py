@@ -26,6 +26,7 @@ from adcs.experiments import tables
 from adcs.experiments.comparison import Comparison
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.merge import parse_part
+from adcs.experiments.page import PAGE
 from adcs.experiments.ray_connection import check_address
 from adcs.experiments.report import baseline_of, seeds_of
 from adcs.experiments.runner import tasks
@@ -155,6 +156,7 @@ def _run(comparison: Comparison, jobs: int | None, cluster: str | None) -> None:
         return
     show_comparison(comparison)
     show_status(f"{len(files)} files: {folder}/summary.md and {folder}/figures")
+    show_status(f"the page of this run, for a browser: {folder / PAGE}")
 
 
 def show_part(part: tuple[int, int], count: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -357,6 +359,28 @@ class Recorder:
             record.choice |= kernel_record(self._scheduler)
         except Exception as error:  # A custom scheduler; the round continues without it.
             log.warning("round %d: the choice has no explanation: %s", self.rounds_done + 1, error)
+
+    def announce(self, record: RoundRecord, connected: Sequence[ClientId]) -> None:
+        """Write who is at work in the round that begins, for `adcs watch`, into status.json.
+
+        Parameters
+        ----------
+        record
+            The round, with its cohort.
+        connected
+            The clients that are connected.
+        """
+        if self._folder is None:
+            return
+        status = {
+            "server_round": self.rounds_done + 1,
+            "connected": connected,
+            "at_work": record.cohort.clients,
+            "pending": record.pending,
+            "backing_off": record.backing_off,
+            "time": time.time(),
+        }
+        write_atomically(self._folder.path / "status.json", json.dumps(plain(status)).encode())
 
     def close(self, record: RoundRecord, clients: Iterable[ClientId]) -> dict[str, Any]:
         """Add a round that is done, write it, and return it as written.

@@ -334,6 +334,7 @@ class RoundDriver(Generic[Reply]):
         record.cohort = self.scheduler.select(current.server_round, candidates, m, pending)
         record.schedule_seconds += time.perf_counter() - started
         self.recorder.explain(record, candidates, self.warn_once.log)
+        self.recorder.announce(record, [*available, *pending])
         if self.observers:
             selection = SelectionEvent(
                 run=self._run,

@@ -84,6 +84,7 @@ def simulation_page(
         "subtitle": setting(experiment),
         "verdict": _verdict(rows, runs, experiment, names, groups, seed),
         "notes": list(notes),
+        "alerts": [],
         "metric": {"name": CLIENT_METRICS[metric].label, "lower_is_better": lower},
         "schedulers": scheduler_styles(styles_of(experiment.schedulers)),
         "proposed": row.label if (row := proposed(rows)) else None,
@@ -232,13 +233,13 @@ def _tables(rows: Sequence[Row], experiment: Experiment) -> list[dict[str, Any]]
     return found
 
 
-def cost_data(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return what each scheduler has spent: updates, bytes, seconds."""
+def cost_data(rows: Sequence[Row], time: str = "virtual time") -> list[dict[str, Any]]:
+    """Return what each scheduler has spent: updates, bytes, seconds (`time` in words)."""
     found = []
     for name, heading in (
         ("updates", "client updates, probes included"),
         ("bytes", "traffic up and down"),
-        ("seconds", "virtual time"),
+        ("seconds", time),
     ):
         spent = [(row.label, row.cells[name]) for row in rows if row.cells[name].n]
         if spent:

@@ -19,7 +19,7 @@ from adcs.experiments.page.reasons import States, cohort_states
 from adcs.experiments.selections import plane, sample
 from adcs.schedulers.choice import unpack_cosines
 
-MOST_STEPS = 200
+MOST_STEPS = 240
 """The slider has at most this many positions."""
 
 STEP_BYTES = 16
