@@ -15,8 +15,8 @@ from adcs.experiments.page.federation import federation_page
 from adcs.experiments.page.simulation import simulation_page
 from adcs.experiments.page.source import RunSource
 from adcs.experiments.records import checked_records
-from adcs.experiments.report import warnings
-from adcs.experiments.runner import ENGINE, experiment_of
+from adcs.experiments.report import record_warnings
+from adcs.experiments.runner import ENGINE, experiment_of, tasks, unfinished
 from adcs.run_folder import RunFolder, write_atomically
 
 PAGE = "report.html"
@@ -42,7 +42,7 @@ def page_data(source: RunSource, seed: int | None = None) -> dict[str, Any]:
     if seed is not None and seed not in experiment.seed_list:
         seeds = ", ".join(map(str, experiment.seed_list))
         raise ValueError(f"seed must be one of the run's, {seeds}; got {seed}")
-    notes = [*source.config.get("notes", []), *warnings(source.folder, experiment)]
+    notes = [*source.config.get("notes", []), *record_warnings(source.records, experiment)]
     return with_reasons(simulation_page(source, experiment, notes, seed))
 
 
@@ -63,6 +63,11 @@ def write_page(folder: RunFolder, seed: int | None = None, out: Path | None = No
     source = RunSource(folder)
     source.read()
     data = page_data(source, seed)
+    if folder.config.get("engine") == ENGINE:
+        experiment = experiment_of(folder)
+        if left := unfinished(folder, experiment):
+            every = len(tasks(experiment, folder.config.get("part")))
+            data["notes"].append(f"Unfinished: {len(left)} of {every} tasks are not done.")
     path = folder.path / PAGE if out is None else out
     write_atomically(path, document(data, data["title"]).encode())
     return path

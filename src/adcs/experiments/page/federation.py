@@ -27,6 +27,9 @@ from adcs.experiments.styles import LOOKS, styles_of
 from adcs.schedulers.base import Cohort
 from adcs.schedulers.choice import from_record
 
+LONGEST_SPEC = 100
+"""A longer spec of a scheduler is shown among the settings only."""
+
 
 def federation_page(source: RunSource) -> dict[str, Any]:
     """Return what the page of a federation shows.
@@ -46,6 +49,7 @@ def federation_page(source: RunSource) -> dict[str, Any]:
     run = federation_run(label, records, clients, metric)
     rows = summarise(records, [label])
     heads, cells = tables.summary_table(rows)
+    heads = ["time" if head == "virtual time" else head for head in heads]
     last = records[-1]["server_round"] if records else 0
     return {
         "kind": "federation",
@@ -201,7 +205,10 @@ def _by_client(
 
 
 def _subtitle(config: Mapping[str, Any], clients: Sequence[ClientId]) -> str:
-    spec = (config.get("scheduler") or {}).get("spec", "a scheduler")
+    held = config.get("scheduler") or {}
+    spec = str(held.get("spec", "a scheduler"))
+    if len(spec) > LONGEST_SPEC:  # such as groups of many clients; the settings have it
+        spec = str(held.get("name"))
     parts = [f"Engine {config.get('engine')}", f"scheduler {spec}"]
     if "strategy" in config:
         parts.append(f"strategy {config['strategy']}")

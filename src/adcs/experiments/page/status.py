@@ -167,7 +167,7 @@ def metrics_text(source: RunSource, status: Mapping[str, Any]) -> str:
 
 
 def _families(source: RunSource, status: Mapping[str, Any]) -> Iterator[str]:
-    _, records = (None, source.records)
+    records = source.records
     if source.config.get("engine") != ENGINE:
         _, records = with_metric(records)
     last: dict[tuple[str, int], Mapping[str, Any]] = {}
