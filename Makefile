@@ -6,7 +6,7 @@ READY := .venv/.ready
 # The CPU build of PyTorch where pip finds one; the newest release brings several GB of CUDA.
 TORCH ?= torch==2.13.0
 
-.PHONY: run paper beyond uniform schedulers federation simulation test test-all lint unit bench hooks check locked \
+.PHONY: run paper beyond uniform schedulers federation simulation test test-all lint unit bench screenshots hooks check locked \
 	lock package clean
 
 run: $(READY)-run
@@ -52,6 +52,10 @@ bench: $(READY)-bench
 	$(BIN)/python benchmarks/bench_schedulers.py
 	$(BIN)/python benchmarks/bench_private_kernels.py
 	$(BIN)/python benchmarks/bench_networks.py
+
+# The pictures of docs/page.md; needs a chromium (CHROMIUM=PATH, or /usr/bin/chromium).
+screenshots: $(READY)-test-all
+	$(BIN)/python docs/screenshots/make.py
 
 # The Git hooks of .pre-commit-config.yaml; `make check` runs them on all files.
 hooks: $(READY)-dev
@@ -104,11 +108,11 @@ $(READY)-flower: pyproject.toml | .venv
 
 $(READY)-test: pyproject.toml | .venv
 	$(BIN)/pip install -q --disable-pip-version-check '$(TORCH)'
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,data,test]'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,data,page,test]'
 	touch $@
 
 $(READY)-test-all: $(READY)-test
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,data,test,test-all]'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,data,page,test,test-all]'
 	touch $@
 
 $(READY)-dev: pyproject.toml | .venv

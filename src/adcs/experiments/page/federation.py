@@ -76,6 +76,7 @@ def federation_page(source: RunSource) -> dict[str, Any]:
             "groups": groups,
             "group_names": group_names,
             "group_word": "site" if groups else "group",
+            "counted": "trained",
             "seed": None,
         },
         "views": views([run], len(clients)),
@@ -246,6 +247,7 @@ def _verdict(
         None if counts is None else counts.astype(np.float64),
         last["server_round"],
         metric,
+        "trained",
     )
     if counts is not None and (never := [titles[i] for i in np.flatnonzero(counts == 0)]):
         few = ", ".join(never[:5]) + (f" and {len(never) - 5} more" if len(never) > 5 else "")

@@ -40,7 +40,7 @@ const clientName = (i) => `client ${D.clients.names[i]}` + groupText(i);
 function groupText(i) {
   const groups = D.clients.groups;
   if (!groups || groups[i] === null || groups[i] === undefined) return "";
-  return ` (${D.clients.group_word || "group"} ${D.clients.group_names[groups[i]]})`;
+  return ` (${D.clients.group_word} ${D.clients.group_names[groups[i]]})`;
 }
 
 /* Why a client is in the cohort or not, as a sentence. */
@@ -58,7 +58,7 @@ function facts(i) {
   const v = view(), found = [];
   if (v.values) found.push(`${D.metric.name} ${fixed(v.values[at(i)])}`);
   if (v.losses) found.push(`loss ${fixed(v.losses[at(i)])}`);
-  if (v.counts) found.push(`selected ${count(v.counts[at(i)])} times by round ${count(currentRound())}`);
+  if (v.counts) found.push(`${D.clients.counted} ${count(v.counts[at(i)])} times by round ${count(currentRound())}`);
   return found.join(", ");
 }
 
@@ -93,7 +93,7 @@ function showControls() {
   const colours = [];
   if (v && v.losses) colours.push(["loss", "by loss"]);
   if (v && v.values) colours.push(["value", `by ${D.metric.name}`]);
-  if (D.clients.groups) colours.push(["group", `by ${D.clients.group_word || "group"}`]);
+  if (D.clients.groups) colours.push(["group", `by ${D.clients.group_word}`]);
   colours.push(["reason", "by reason"]);
   if (!colours.some(([key]) => key === state.colour)) state.colour = colours[0][0];
   options($("colour"), colours, state.colour);
@@ -394,7 +394,7 @@ function drawPlane() {
   } else {
     const [x0, x1] = limits(x), [y0, y1] = limits(y), px = (x1 - x0 || 1) * 0.06, py = (y1 - y0 || 0.1) * 0.1;
     frame = axes(area, { x0: x0 - px, x1: x1 + px, y0: y0 - py, y1: y1 + py },
-      { x: v.counts ? "times selected" : "client", y: v.values ? D.metric.name : v.losses ? "loss" : "" });
+      { x: v.counts ? `times ${D.clients.counted}` : "client", y: v.values ? D.metric.name : v.losses ? "loss" : "" });
   }
   const column = state.colour === "loss" ? v.losses : v.values;
   const range = column ? limits(column.subarray(state.step * n, (state.step + 1) * n)) : [0, 1];
@@ -442,7 +442,7 @@ function drawPlane() {
   const words = [plane
     ? "Each mark is a client, near to those whose updates point the same way (the first two principal components of the kernel)."
     : "No kernel is recorded here: clients are placed by how often they were selected and how well they are served.",
-  "A dark outline marks the selected clients, faint ones are left out; the size is how often a client was selected."];
+  "A dark outline marks the selected clients, faint ones are left out; the size is how often a client " + (D.clients.counted === "trained" ? "has trained." : "was selected.")];
   if (now) words.push("A dashed ring marks those at work now.");
   if (missing) words.push(`${missing} clients are not placed: nothing is known of their updates.`);
   if (v.evaluations > v.rounds.length) words.push(`The slider has ${v.rounds.length} of ${count(v.evaluations)} evaluated rounds.`);
@@ -514,7 +514,7 @@ function clientTable() {
       v.values ? fixed(v.values[at(i)]) : "–", v.losses ? fixed(v.losses[at(i)]) : "–",
       v.counts ? count(v.counts[at(i)]) : "–", why(i)]);
   }
-  return table(["client", D.clients.group_word || "group", D.metric.name, "loss", "times selected", "at this round"], rows, `Clients at round ${count(currentRound())}`);
+  return table(["client", D.clients.group_word, D.metric.name, "loss", `times ${D.clients.counted}`, "at this round"], rows, `Clients at round ${count(currentRound())}`);
 }
 
 function dotAt(x, y) {

@@ -95,6 +95,8 @@ def simulation_page(
             "names": names,
             "groups": groups,
             "group_names": group_names(source.config),
+            "group_word": "group",
+            "counted": "selected",
             "seed": seed,
         },
         "views": views(runs, clients),

@@ -38,10 +38,11 @@ class LineTail:
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a.jsonl"
     >>> tail = LineTail(path)
-    >>> tail.read(), path.write_bytes(b'{"a":1}\\n{"a"')
-    (False, 12)
-    >>> tail.read(), tail.lines, tail.read()
-    (True, [{'a': 1}], False)
+    >>> line = b'{"scheduler":"U","seed":0,"server_round":5}\\n'
+    >>> tail.read(), path.write_bytes(line + b'{"sched')
+    (False, 51)
+    >>> tail.read(), tail.lines[0]["server_round"], len(tail.lines), tail.read()
+    (True, 5, 1, False)
     """
 
     def __init__(self, path: Path) -> None:

@@ -146,10 +146,10 @@ def client_states(
     for client in clients:
         if client in at_work:
             found["at work"].append(client)
-        elif client in failing:
-            found["failing"].append(client)
+        elif client not in connected:
+            found["not connected"].append(client)
         else:
-            found["waiting" if client in connected else "not connected"].append(client)
+            found["failing" if client in failing else "waiting"].append(client)
     return found
 
 

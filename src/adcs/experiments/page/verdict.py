@@ -98,6 +98,7 @@ def who_is_left_behind(
     counts: Float64Array | None,
     rounds: int,
     metric: str = "accuracy",
+    counted: str = "selected",
 ) -> list[str]:
     """Return the sentences about the clients that a scheduler leaves behind.
 
@@ -110,11 +111,13 @@ def who_is_left_behind(
     names
         The clients' names, with their group.
     counts
-        How often each was selected, None where that is not known.
+        How often each was selected, or has trained; None where that is not known.
     rounds
         The number of rounds done.
     metric
         The metric of clients; any other name than those of `CLIENT_METRICS` is a federation's own.
+    counted
+        What the counts are of: "selected" or "trained".
 
     Examples
     --------
@@ -140,7 +143,7 @@ def who_is_left_behind(
     for i in behind[:NAMED]:
         part = f"{names[i]} with {metric} {abs(served[i]):.3f}"
         if counts is not None and rounds:
-            part += f", selected in {100 * counts[i] / rounds:.0f} % of rounds"
+            part += f", {counted} in {100 * counts[i] / rounds:.0f} % of rounds"
         parts.append(part)
     more = f"; and {len(behind) - NAMED} more" if len(behind) > NAMED else ""
     return [
