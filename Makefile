@@ -7,7 +7,7 @@ READY := .venv/.ready
 TORCH ?= torch==2.13.0
 
 .PHONY: run paper beyond uniform schedulers benchmark federation simulation test test-all lint unit bench docs \
-	hooks check locked lock package clean
+	screenshots hooks check locked lock package clean
 
 run: $(READY)-run
 	$(BIN)/adcs compare --fallback-data digits
@@ -63,6 +63,10 @@ docs: $(READY)-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
+# The pictures of docs/page.md; needs a chromium (CHROMIUM=PATH, or /usr/bin/chromium).
+screenshots: $(READY)-test-all
+	$(BIN)/python docs/screenshots/make.py
+
 # The Git hooks of .pre-commit-config.yaml; `make check` runs them on all files.
 hooks: $(READY)-dev
 	$(BIN)/pre-commit install
@@ -114,11 +118,11 @@ $(READY)-flower: pyproject.toml | .venv
 
 $(READY)-test: pyproject.toml | .venv
 	$(BIN)/pip install -q --disable-pip-version-check '$(TORCH)'
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,data,test]'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,data,page,test]'
 	touch $@
 
 $(READY)-test-all: $(READY)-test
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,data,test,test-all]'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[cli,flower,data,page,test,test-all]'
 	touch $@
 
 $(READY)-docs: pyproject.toml | .venv

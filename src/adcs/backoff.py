@@ -156,6 +156,13 @@ class Backoff:
         """Return the clients that are left alone in a round if enough others are available."""
         return [client for client, each in self._failing.items() if each.until > server_round]
 
+    def left_out(self, server_round: int, offered: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """Return the clients that have to wait in a round, without those offered all the same."""
+        if not self._failing:
+            return ()
+        asked = set(offered)
+        return tuple(client for client in self.waiting(server_round) if client not in asked)
+
     def rename(self, before: ClientId, since: ClientId) -> None:
         """Pass a client's failures on to its new id."""
         if before in self._failing:

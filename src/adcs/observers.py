@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adcs._types import ClientId
+from adcs._types import ClientId, Float64Array
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler
 
@@ -38,6 +38,8 @@ class SelectionEvent:
         What clients were asked for before the selection.
     cohort
         The selected clients.
+    backing_off
+        The clients that were not offered to the scheduler, because they failed in earlier rounds.
 
     Examples
     --------
@@ -64,6 +66,7 @@ class SelectionEvent:
     pending: tuple[ClientId, ...]
     request: Request
     cohort: Cohort
+    backing_off: tuple[ClientId, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,9 @@ class EvaluationEvent:
         As in `SelectionEvent`.
     record
         The record as written; its "server_round" is the number of rounds done.
+    gram
+        Inner products of all clients' updates at the model of this round; None if the engine has
+        not measured them.
 
     Examples
     --------
@@ -115,6 +121,7 @@ class EvaluationEvent:
     seed: int
     server_round: int
     record: Mapping[str, Any]
+    gram: Float64Array | None = None
 
 
 class Observer:

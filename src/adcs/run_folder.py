@@ -5,6 +5,9 @@
                            packages, and the fingerprint of the data if the engine has the data
       records/TASK.jsonl   one JSON line for each evaluated round of each run, appended and flushed
       checkpoints/TASK     the state from which an engine resumes, replaced atomically
+      selections/          the cohort of every round and, at evaluated rounds, why it was selected:
+                           see `adcs.experiments.selections`; a federation's records hold both
+      status.json          who is at work in the round of a federation that has begun
       figures/             figures, and the CSV files of what they show
 
 A task is the work of one process. An engine may have several tasks, each with its own files, so
@@ -51,7 +54,7 @@ REMEDY = f"delete it: {RESTART}"
 UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
 """Errors of reading values of another form than the one written."""
 
-PARTS = ("records", "checkpoints", "figures")
+PARTS = ("records", "checkpoints", "selections", "figures")
 """The folders inside a run folder."""
 
 PART = ".part"

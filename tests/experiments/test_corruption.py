@@ -476,7 +476,7 @@ def test_nothing_written_is_writable_by_everybody(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     made = [tmp_path / "runs", *(tmp_path / "runs").rglob("*")]
-    assert len(made) == 8
+    assert len(made) == 9
     assert [path for path in made if path.stat().st_mode & stat.S_IWOTH] == []
 
 

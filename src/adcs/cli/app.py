@@ -15,9 +15,11 @@ from adcs.cli.data import fetch_data, list_data, show_data
 from adcs.cli.explain import explain
 from adcs.cli.export import export
 from adcs.cli.merge import merge
+from adcs.cli.report import report
 from adcs.cli.schedulers import schedulers
 from adcs.cli.sweep import sweep
 from adcs.cli.theory import theory
+from adcs.cli.watch import watch
 
 
 class Commands(TyperGroup):
@@ -46,6 +48,8 @@ app.add_typer(data, name="data")
 app.command()(compare)
 app.command()(sweep)
 app.command()(merge)
+app.command()(report)
+app.command()(watch)
 app.command()(explain)
 app.command()(export)
 app.command()(theory)

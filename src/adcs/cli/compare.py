@@ -27,6 +27,7 @@ from adcs.experiments import tables
 from adcs.experiments.comparison import Comparison
 from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.merge import parse_part
+from adcs.experiments.page import PAGE
 from adcs.experiments.ray_connection import check_address
 from adcs.experiments.report import baseline_of, seeds_of
 from adcs.experiments.runner import tasks
@@ -165,6 +166,7 @@ def _run(
         return
     show_comparison(comparison)
     show_status(f"{len(files)} files: {folder}/summary.md and {folder}/figures")
+    show_status(f"the page of this run, for a browser: {folder / PAGE}")
 
 
 def show_part(part: tuple[int, int], count: int) -> None:

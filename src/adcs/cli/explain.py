@@ -16,7 +16,7 @@ from adcs.experiments import explain as explanation
 from adcs.experiments.config import Experiment
 from adcs.experiments.progress import progress
 from adcs.experiments.records import checked_records
-from adcs.experiments.runner import check_trace, experiment_of
+from adcs.experiments.runner import check_trace, experiment_of, recorded_choice
 from adcs.experiments.specs import make_scheduler
 from adcs.run_folder import RunFolder
 from adcs.schedulers.base import Cohort
@@ -60,6 +60,10 @@ def explain(
     if server_round >= rounds:
         raise ValueError(f"round must be below {rounds}, the run's rounds; got {server_round}")
     number = None if client is None else _number(client, experiment.partition.clients)
+    title = f"{label}, seed {seed}, round {server_round}"
+    if (recorded := recorded_choice(folder, experiment, seed, label, server_round)) is not None:
+        _print_choice(recorded, title, server_round, number)
+        return
     check_trace(experiment, folder.config.get("trace_fingerprint"))
     held = folder.config.get("data_fingerprint")
     with progress("replay", "rounds") as report:
@@ -67,7 +71,7 @@ def explain(
             experiment, seed, label, server_round, report, fingerprint=held
         )
     _check(folder, label, seed, evaluated, counts)
-    _print_choice(choice, f"{label}, seed {seed}, round {server_round}", server_round, number)
+    _print_choice(choice, title, server_round, number)
 
 
 def _print_choice(choice: Choice, title: str, server_round: int, client: ClientId | None) -> None:

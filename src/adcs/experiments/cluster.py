@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ class _ClusterRun:
     ) -> None:
         self._ray = ray
         self._folder = folder
+        self._experiment = experiment
         self._todo = todo
         self._progress = progress
         self._losses = [0] * len(todo)
@@ -161,7 +163,8 @@ class _ClusterRun:
             (task.seed, task.index, task.labels),
             self._folder.read_checkpoint(task.name),
         )
-        writer = StepWriter(self._folder, task, lambda rounds: self._progress(index, rounds))
+        progress = partial(self._progress, index)
+        writer = StepWriter(self._folder, self._experiment, task, progress)
         self._attempts[generator] = _Attempt(index, writer)
 
     def _take_step(self, generator: Any) -> None:

@@ -21,6 +21,7 @@ from adcs.experiments import tables
 from adcs.experiments.config import SETTINGS, Experiment
 from adcs.experiments.figures import draw_lines
 from adcs.experiments.inputs import Schedulers, data_settings, object_spec, scheduler_specs
+from adcs.experiments.page import write_page
 from adcs.experiments.progress import progress as shown_progress
 from adcs.experiments.records import checked_records
 from adcs.experiments.report import (
@@ -255,9 +256,10 @@ class Comparison:
             )
 
     def report(self) -> list[Path]:
-        """Write summary.md, table.csv and the figures; return the files."""
+        """Write summary.md, table.csv, the figures and the page; return the files."""
         self._checked()
-        return write_report(self._folder, self.experiment, self.notes)
+        written = write_report(self._folder, self.experiment, self.notes)
+        return [*written, write_page(self._folder)]
 
     @property
     def folder(self) -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 
 from adcs._validation import did_you_mean_path
 from adcs.experiments.runner import check_part, experiment_of, tasks, unfinished
+from adcs.experiments.selections import selection_paths
 from adcs.run_folder import RunFolder, read_json, write_atomically
 
 SWEEP = "sweep.json"
@@ -112,6 +113,10 @@ def _merge_runs(target: Path, paths: Sequence[Path]) -> None:
             for task in tasks(experiment, folder.config["part"]):
                 for name in (f"records/{task.name}.jsonl", f"checkpoints/{task.name}"):
                     write_atomically(target / name, (folder.path / name).read_bytes())
+                for path in selection_paths(folder, task.name):
+                    if path.is_file():  # parts of earlier versions have none
+                        name = str(path.relative_to(folder.path))
+                        write_atomically(target / name, path.read_bytes())
     # The versions are those that the parts ran with.
     write_atomically(target / "config.json", (json.dumps(common, indent=2) + "\n").encode())
 

@@ -159,7 +159,11 @@ def results(folder: RunFolder, experiment: Experiment) -> list[Row]:
 
 def warnings(folder: RunFolder, experiment: Experiment) -> list[str]:
     """Return warnings about a comparison: divergence, few updates, values that do not count."""
-    records = list(folder.records())
+    return record_warnings(list(folder.records()), experiment)
+
+
+def record_warnings(records: Sequence[Mapping[str, Any]], experiment: Experiment) -> list[str]:
+    """Return the warnings of `warnings`, from records that are read already."""
     notes = []
     found = diverged(records)
     names = [label for label in experiment.schedulers if label in found]

@@ -20,10 +20,18 @@ from typing import Any, NamedTuple
 
 from adcs._validation import did_you_mean
 from adcs.experiments.config import SETTINGS, Experiment, from_dict
+from adcs.experiments.selections import (
+    CohortLayout,
+    SelectionLines,
+    SelectionWriter,
+    choice_of,
+    selection_lines,
+)
 from adcs.experiments.tracking import following
 from adcs.experiments.validation import check_value
 from adcs.observers import EvaluationEvent, Observer
 from adcs.run_folder import RunFolder, Writer, fingerprint, pack_checkpoint, record_line
+from adcs.schedulers.choice import Choice
 from adcs.simulation.datasets import Dataset
 from adcs.simulation.network import Network
 
@@ -86,6 +94,15 @@ def tasks(experiment: Experiment, part: Sequence[int] | None = None) -> list[Tas
         for index, labels in enumerate(experiment.passes())
     ]
     return every if part is None else every[part[0] - 1 :: part[1]]
+
+
+def layout(experiment: Experiment, task: Task) -> CohortLayout:
+    """Return how the cohorts of a task are recorded.
+
+    >>> layout(Experiment(), Task(0, 0, ("Uniform", "ADCS"))).stride
+    8
+    """
+    return CohortLayout(len(task.labels), experiment.partition.clients, experiment.training.m)
 
 
 def check_part(part: Sequence[int], name: str = "part") -> tuple[int, int]:
@@ -265,6 +282,25 @@ def is_done(folder: RunFolder, name: str) -> bool:
     return checkpoint is not None and bool(checkpoint.get("done"))
 
 
+def recorded_choice(
+    folder: RunFolder, experiment: Experiment, seed: int, label: str, server_round: int
+) -> Choice | None:
+    """Return why a cohort was selected by the run's own lines; None if they do not have it.
+
+    Parameters
+    ----------
+    folder, experiment
+        The run.
+    seed, label, server_round
+        The seed, scheduler and round. Lines have evaluated rounds only.
+    """
+    task = next(each for each in tasks(experiment) if each.seed == seed and label in each.labels)
+    for line in selection_lines(folder, task.name):
+        if (line["scheduler"], line["server_round"]) == (label, server_round):
+            return choice_of(line, experiment.partition.clients)
+    return None
+
+
 class Step(NamedTuple):
     """What a task has done since its last step.
 
@@ -278,6 +314,10 @@ class Step(NamedTuple):
         The lines of new records.
     checkpoint
         The content of a new checkpoint, which counts these lines as written; None if none is due.
+    start
+        The number of rounds done before this step.
+    cohorts, selections
+        The cohorts of its rounds, and its lines about selections, as `SelectionLines` has them.
 
     Examples
     --------
@@ -289,6 +329,9 @@ class Step(NamedTuple):
     offset: int
     lines: bytes
     checkpoint: bytes | None = None
+    start: int = 0
+    cohorts: bytes = b""
+    selections: bytes = b""
 
 
 class RecordLines(Observer):
@@ -352,20 +395,24 @@ def task_steps(
             simulation.restore(checkpoint["simulation"])
             offset = operator.index(checkpoint["offset"])
     records = RecordLines()
-    simulation.observers.append(records)
+    rounds, eval_every = experiment.training.rounds, experiment.run.eval_every
+    selections = SelectionLines(layout(experiment, task), task.labels, rounds, eval_every)
+    simulation.observers += [records, selections]
+    done_before = simulation.server_round
 
     def step(*, save: bool, done: bool = False) -> Step:
-        nonlocal offset
+        nonlocal offset, done_before
         start, lines = offset, records.take()
         offset += len(lines)
+        first, done_before = done_before, simulation.server_round
         packed = None
         if save:
             state = {"done": done, "offset": offset, "simulation": simulation.state()}
             packed = pack_checkpoint(state)
-        return Step(simulation.server_round, start, lines, packed)
+        taken = selections.take(done_before - first)
+        return Step(done_before, start, lines, packed, first, *taken)
 
     reported = saved = time.monotonic()
-    rounds, eval_every = experiment.training.rounds, experiment.run.eval_every
     try:
         for _ in simulation.iter_rounds(rounds, eval_every=eval_every):
             now = time.monotonic()
@@ -384,17 +431,25 @@ class StepWriter:
 
     Parameters
     ----------
-    folder, task
-        The run folder and the task.
+    folder, experiment, task
+        The run folder, its experiment and one of its tasks.
     progress
         Called with the number of rounds done.
     """
 
-    def __init__(self, folder: RunFolder, task: Task, progress: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        experiment: Experiment,
+        task: Task,
+        progress: Callable[[int], None],
+    ) -> None:
         self._folder = folder
+        self._layout = layout(experiment, task)
         self._task = task
         self._progress = progress
         self._lines: Writer | None = None
+        self._selections: SelectionWriter | None = None
 
     def __enter__(self) -> StepWriter:
         return self
@@ -403,14 +458,20 @@ class StepWriter:
         self.close()
 
     def close(self) -> None:
-        """Close the file of the records."""
-        if self._lines is not None:
-            self._lines.close()
+        """Close the files."""
+        for writer in (self._lines, self._selections):
+            if writer is not None:
+                writer.close()
 
     def write(self, step: Step) -> None:
         """Write a step; the first one cuts off the records that it does not follow."""
         if self._lines is None:
             self._lines = self._folder.writer(self._task.name, step.offset)
+        if self._selections is None:
+            self._selections = SelectionWriter(
+                self._folder, self._task.name, self._layout, step.start
+            )
+        self._selections.write(step.cohorts, step.selections)
         self._lines.write(step.lines)  # before the checkpoint, which counts them
         self._progress(step.rounds)
         if step.checkpoint is not None:
@@ -436,7 +497,7 @@ def run_task(
     # A task may start hours after the run, so each checks the data.
     dataset = same_data(experiment, folder.config.get("data_fingerprint"))
     check_trace(experiment, folder.config.get("trace_fingerprint"))
-    with StepWriter(folder, task, progress) as writer:
+    with StepWriter(folder, experiment, task, progress) as writer:
         for step in task_steps(folder, experiment, task, dataset, checkpoint):
             writer.write(step)
 

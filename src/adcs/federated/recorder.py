@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +22,7 @@ from adcs._types import ClientId
 from adcs.backoff import Backoff
 from adcs.run_folder import REMEDY, InUse, Ledger, RunFolder, plain, write_atomically
 from adcs.schedulers.base import Cohort, Scheduler
-from adcs.schedulers.choice import RECORDED_LIMIT, as_record, explain_choice
+from adcs.schedulers.choice import RECORDED_LIMIT, as_record, explain_choice, kernel_record
 
 PER_CLIENT_LIMIT = 1000
 """With more clients than this, records leave out lists with an entry for each client."""
@@ -354,8 +356,31 @@ class Recorder:
             return
         try:
             record.choice = as_record(explain_choice(self._scheduler, available, record.cohort))
+            record.choice |= kernel_record(self._scheduler)
         except Exception as error:  # A custom scheduler; the round continues without it.
             log.warning("round %d: the choice has no explanation: %s", self.rounds_done + 1, error)
+
+    def announce(self, record: RoundRecord, connected: Sequence[ClientId]) -> None:
+        """Write who is at work in the round that begins, for `adcs watch`, into status.json.
+
+        Parameters
+        ----------
+        record
+            The round, with its cohort.
+        connected
+            The clients that are connected.
+        """
+        if self._folder is None:
+            return
+        status = {
+            "server_round": self.rounds_done + 1,
+            "connected": connected,
+            "at_work": record.cohort.clients,
+            "pending": record.pending,
+            "backing_off": record.backing_off,
+            "time": time.time(),
+        }
+        write_atomically(self._folder.path / "status.json", json.dumps(plain(status)).encode())
 
     def close(self, record: RoundRecord, clients: Iterable[ClientId]) -> dict[str, Any]:
         """Add a round that is done, write it, and return it as written.
@@ -463,6 +488,8 @@ class Recorder:
         if few:
             line["clients"] = order
             line["counts"] = [self.counts[client] for client in order]
+            if groups := self._scheduler.constraints.groups:
+                line["groups"] = [groups.get(client) for client in order]
         line["evaluation"] = {
             key: summarise(key, values.values()) for key, values in record.evaluation.items()
         }
@@ -474,6 +501,8 @@ class Recorder:
                     line["accuracy"] = [values.get(client) for client in order]
             elif "loss" in key.lower() and "test_loss" not in line:
                 line["test_loss"] = line["evaluation"][key]["average"]
+                if few:
+                    line["losses"] = [values.get(client) for client in order]
         return line
 
 

@@ -334,6 +334,7 @@ class RoundDriver(Generic[Reply]):
         record.cohort = self.scheduler.select(current.server_round, candidates, m, pending)
         record.schedule_seconds += time.perf_counter() - started
         self.recorder.explain(record, candidates, self.warn_once.log)
+        self.recorder.announce(record, [*available, *pending])
         if self.observers:
             selection = SelectionEvent(
                 run=self._run,
@@ -344,6 +345,7 @@ class RoundDriver(Generic[Reply]):
                 pending=tuple(pending),
                 request=current.request,
                 cohort=record.cohort,
+                backing_off=tuple(record.backing_off),
             )
             for observer in self.observers:
                 observer.on_selection(selection)

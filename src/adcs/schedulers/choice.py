@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from adcs._types import ClientId
+from adcs._types import ClientId, Float64Array
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.explain import Explanation, Miss, Pick, Score, explain
 from adcs.dpp.kernel import similarity, unit_rows
@@ -244,3 +246,56 @@ def _with_scores(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: Score(**value) if isinstance(value, Mapping) else value for key, value in row.items()
     }
+
+
+def kernel_record(scheduler: Scheduler) -> dict[str, Any]:
+    """Return the cosines of the clients that a scheduler with a DPP knows, as JSON values.
+
+    >>> from adcs.schedulers import Uniform
+    >>> kernel_record(Uniform())
+    {}
+    """
+    dpp = scheduler.dpp if isinstance(scheduler, Determinantal) else None
+    if dpp is None or not 1 < len(dpp.clients) <= RECORDED_LIMIT:
+        return {}
+    c = similarity(dpp.directions) if dpp.similarity is None else dpp.similarity
+    return {"kernel_clients": list(dpp.clients), "cosines": pack_cosines(c)}
+
+
+COSINE_STEPS = 127
+"""Recorded cosines are whole multiples of 1/127."""
+
+
+def pack_cosines(cosines: Float64Array) -> str:
+    """Return the upper triangle of a matrix of cosines as text, a byte for each.
+
+    >>> pack_cosines(np.array([[1.0, 0.5], [0.5, 1.0]]))
+    'QA=='
+    """
+    upper = cosines[np.triu_indices(len(cosines), 1)]
+    steps = np.round(np.clip(upper, -1.0, 1.0) * COSINE_STEPS).astype(np.int8)
+    return base64.b64encode(steps.tobytes()).decode()
+
+
+def unpack_cosines(text: str, n: int) -> Float64Array:
+    """Return the matrix of n clients whose cosines were packed, to 1/254.
+
+    >>> unpack_cosines("QA==", 2).round(2).tolist()
+    [[1.0, 0.5], [0.5, 1.0]]
+    >>> unpack_cosines("QA==", 3)
+    Traceback (most recent call last):
+    ...
+    ValueError: the cosines of 3 clients are 3 bytes, got 1
+    """
+    try:
+        steps = np.frombuffer(base64.b64decode(text, validate=True), dtype=np.int8)
+    except binascii.Error as error:
+        raise ValueError(f"cosines must be base64 text: {error}") from error
+    if steps.size != n * (n - 1) // 2:
+        raise ValueError(
+            f"the cosines of {n} clients are {n * (n - 1) // 2} bytes, got {steps.size}"
+        )
+    found = np.eye(n)
+    rows, columns = np.triu_indices(n, 1)
+    found[rows, columns] = found[columns, rows] = steps / COSINE_STEPS
+    return found

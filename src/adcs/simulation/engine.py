@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -128,6 +128,26 @@ class Run:
             if named is error:
                 raise
             raise named from error
+
+
+class Measures(NamedTuple):
+    """What an evaluated round measures of a run beside its record.
+
+    Attributes
+    ----------
+    entries
+        The entries of the record: the selection bias and what it is made of.
+    gram
+        Inner products of all clients' updates; None if they are not measured.
+
+    Examples
+    --------
+    >>> Measures({"bias": 0.5}).gram is None
+    True
+    """
+
+    entries: dict[str, Any]
+    gram: Float64Array | None = None
 
 
 class Simulation:
@@ -256,8 +276,9 @@ class Simulation:
             evaluated = self.server_round % eval_every == 0
             records = self.evaluate() if evaluated else []
             local, costs, measures = self._select_cohorts(measured=evaluated)
-            for record, measured in zip(records, measures or [{}] * len(records), strict=True):
-                self._announce_record({**record, **measured})
+            none = [Measures({})] * len(records)
+            for record, measured in zip(records, measures or none, strict=True):
+                self._announce_record({**record, **measured.entries}, measured.gram)
             self._train(local, costs)
             yield self.server_round
         for record in self.evaluate(final=True):
@@ -269,11 +290,11 @@ class Simulation:
         """Run one round; if `measured`, return the selection bias of each run's cohort."""
         local, costs, measures = self._select_cohorts(measured=measured)
         self._train(local, costs)
-        return measures
+        return [measured.entries for measured in measures]
 
     def _select_cohorts(
         self, *, measured: bool
-    ) -> tuple[LocalRound, list[RoundCosts], list[dict[str, Any]]]:
+    ) -> tuple[LocalRound, list[RoundCosts], list[Measures]]:
         """Select the cohort of each run, after the probe that its scheduler requests."""
         server_round, m = self.server_round, self.training.m
         available = self.network.available(server_round)
@@ -381,6 +402,7 @@ class Simulation:
                 pending=(),
                 request=request,
                 cohort=run.cohort,
+                backing_off=run.backoff.left_out(server_round, available),
             )
             for observer in observers:
                 observer.on_selection(event)
@@ -513,12 +535,13 @@ class Simulation:
             local.commit(i, clients)
         self.parameters = new
 
-    def _announce_record(self, record: dict[str, Any]) -> None:
+    def _announce_record(self, record: dict[str, Any], gram: Float64Array | None = None) -> None:
         event = EvaluationEvent(
             run=record["scheduler"],
             seed=self.seed,
             server_round=record["server_round"],
             record=record,
+            gram=gram,
         )
         for observer in self.observers:
             observer.on_evaluation(event)
@@ -534,7 +557,7 @@ class Simulation:
             return weights / max(run.selected.size, 1)
         return weights / weights.sum() if weights.size else weights
 
-    def _measures(self, local: LocalRound) -> list[dict[str, Any]]:
+    def _measures(self, local: LocalRound) -> list[Measures]:
         """Return each run's selection bias at this round's model and batches."""
         n = len(self.federation.clients)
         everyone = np.arange(n)
@@ -554,7 +577,7 @@ class Simulation:
                 entry["cohort_weights"] = weights
                 entry["gram"] = [float(f"{value:.6g}") for value in upper]
                 entry["batch_losses"] = [float(x) for x in local.losses(i, everyone)]
-            entries.append(entry)
+            entries.append(Measures(entry, gram))
         return entries
 
     def evaluate(self, *, final: bool = False) -> list[dict[str, Any]]:
