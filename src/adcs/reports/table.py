@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from adcs._types import ClientId
 from adcs._validation import brief, is_int
 from adcs.reports.report import MAX_VALUE, NUMBERS, SIGNALS, ClientReport
-from adcs.reports.sketch import Sketches
+from adcs.reports.sketch import Sketch, Sketches
 
 _NUMBERS = frozenset(NUMBERS)
+_TYPES = {name: int if SIGNALS[name].kind == "count" else float for name in NUMBERS}
+_MANY = 64  # from this many reports on, columns pay
 
 
 class ReportTable(Sequence[ClientReport]):
@@ -63,7 +65,10 @@ class ReportTable(Sequence[ClientReport]):
     @overload
     def __getitem__(self, index: slice) -> list[ClientReport]: ...
     def __getitem__(self, index: int | slice) -> ClientReport | list[ClientReport]:
-        return self._reports[index]
+        if isinstance(index, slice) or "_reports" in vars(self):
+            return self._reports[index]
+        values = (_entry(self._columns.get(name), index) for name in SIGNALS)
+        return ClientReport(self.clients[index], self.server_round, *values)
 
     def __iter__(self) -> Iterator[ClientReport]:
         return iter(self._reports)
@@ -127,6 +132,15 @@ class ReportTable(Sequence[ClientReport]):
             return False
         return bool(numbers.min() >= 0.0 and numbers.max() <= MAX_VALUE)
 
+    def without(self, *names: str) -> ReportTable:
+        """Return a table of the other columns, which are not copied.
+
+        >>> sorted(ReportTable((3, 7), 0, loss=np.ones(2), norm=np.ones(2)).without("norm").signals)
+        ['loss']
+        """
+        others = {name: column for name, column in self._columns.items() if name not in names}
+        return ReportTable(self.clients, self.server_round, **others)
+
     def copy(self) -> ReportTable:
         """Return a table with copies of the arrays, which may be buffers that are reused.
 
@@ -150,3 +164,51 @@ class ReportTable(Sequence[ClientReport]):
             return [None] * len(self.clients)
         is_vector = isinstance(column, np.ndarray) and column.ndim == 1
         return column.tolist() if is_vector else list(column)
+
+
+def tabulate(reports: object) -> ReportTable | None:
+    """Return a list of many reports as a table if numbers and sketches are all that they have.
+
+    None if there are few of them, or if they differ in round, signals, types or size of sketches.
+
+    >>> tabulate([ClientReport(c, 0, loss=c / 2) for c in range(100)]).column("loss")[:3]
+    array([0. , 0.5, 1. ])
+    """
+    if not isinstance(reports, (list, tuple)) or len(reports) < _MANY:
+        return None
+    if set(map(type, reports)) != {ClientReport}:
+        return None
+    rounds = [report.server_round for report in reports]
+    if set(map(type, rounds)) != {int} or len(set(rounds)) > 1:
+        return None
+    columns: dict[str, Any] = {}
+    for name in SIGNALS:
+        column = [getattr(report, name) for report in reports]
+        kinds = set(map(type, column))
+        if kinds == {type(None)}:
+            continue
+        if name == "sketch" and kinds == {Sketch}:
+            columns[name] = _stack(column)
+        elif name in _NUMBERS and kinds == {_TYPES[name]}:
+            columns[name] = np.array(column)
+        if columns.get(name) is None:
+            return None
+    return ReportTable(tuple(report.client for report in reports), rounds[0], **columns)
+
+
+def _stack(sketches: list[Sketch]) -> Sketches | None:
+    """Return sketches of one size and type as arrays, None if they differ."""
+    values = [sketch.values for sketch in sketches]
+    if not all(type(row) is np.ndarray and row.ndim == 1 for row in values):
+        return None
+    sizes, norms = [s.update_size for s in sketches], [s.norm for s in sketches]
+    plain = set(map(type, norms)) == {float} and set(map(type, sizes)) in ({int}, {type(None)})
+    if not plain or len({(row.size, row.dtype) for row in values} | set(sizes)) > 2:
+        return None
+    return Sketches(np.stack(values), np.array(norms), sizes[0])
+
+
+def _entry(column: Any, row: int) -> Any:
+    if isinstance(column, np.ndarray) and column.ndim == 1:
+        return column[row].item()
+    return None if column is None else column[row]
