@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from adcs._types import ClientId
 from adcs._validation import brief, is_int
-from adcs.reports.report import MAX_VALUE, NUMBERS, SIGNALS, ClientReport
+from adcs.reports.report import MAX_VALUE, NUMBERS, SIGNALS, ClientReport, are_plain_ids
 from adcs.reports.sketch import Sketch, Sketches
 
 _NUMBERS = frozenset(NUMBERS)
@@ -110,7 +110,7 @@ class ReportTable(Sequence[ClientReport]):
             return False
         if not is_int(self.server_round) or self.server_round < 0:
             return False
-        if not {type(client) for client in self.clients} <= {int, str}:
+        if not are_plain_ids(self.clients):
             return False
         if len(set(self.clients)) < len(self.clients):
             return False

@@ -81,7 +81,7 @@ class StaticDPP(DeterminantalScheduler):
         gram = self.dpp.similarity
         try:
             chosen = sample_mdpp(
-                similarity(self.dpp.directions) if gram is None else gram,
+                self.dpp.cosines(),
                 m,
                 quality=self.dpp.quality,
                 theta=self.theta,
