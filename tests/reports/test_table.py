@@ -309,7 +309,6 @@ def test_reports_that_differ_are_no_table(change):
 
 @pytest.mark.parametrize("size", [1, 3, 4, 6])
 def test_a_table_of_any_size_leaves_the_other_clients_reports(size):
-    """Small tables are taken report by report, large ones replace the table that is held."""
     stores = ReportStore(), ReportStore()
     for server_round, clients in enumerate([(1, 2, 3, 4, 5, 6), tuple(range(4, 4 + size)), (1, 9)]):
         for store, kind in zip(stores, (lambda t: t, list), strict=True):

@@ -21,7 +21,7 @@ from adcs.dpp.kernel import as_table, similarity, unit_rows
 from adcs.dpp.tolerances import EXCLUDED, Scorer, preferred_to, tie_order, tie_winner
 
 _CHUNK = 1 << 21  # bytes of rows in one matrix product: small enough to stay in cache
-_POOL = 1 << 20  # the most entries of the feature rows in the pool
+_POOL = 1 << 22  # the most entries of the feature rows in the pool
 _KERNEL_POOL = 256  # the fewest rows of a kernel in the pool
 _SMALL_NORM, _LARGE_NORM = 1e-24, 1e24  # squared norms between which float32 cannot overflow
 _QUANTILE_SAMPLE = 1 << 16  # this many scores are enough to estimate a quantile
@@ -419,7 +419,9 @@ class FeatureRowSource:
             )
         self.n, self._d = rows.shape if index is None else (index.size, rows.shape[1])
         most = max(4, _POOL // self._d)
-        self.pool_size = min(self.n, max(most // 4, min(most, self.n // 32)))
+        # A larger pool is refilled less often, which pays if a refill reads very many rows.
+        many = max(min(most // 4, self.n // 32), min(most, self.n // 64))
+        self.pool_size = min(self.n, max(most // 16, many))
         self.chunk = max(1, _CHUNK // (4 * self._d))
         self._x = rows
         self._squared_norms = squares if in_range else squared_norms(rows)
@@ -496,8 +498,9 @@ class FeatureRowSource:
         first, last = int(at[0]), int(at[-1])
         whole = self._in_order and last - first < 1.3 * at.size
         block = self._x[first : last + 1] if whole else self._x.take(at, axis=0)
-        coordinates = block.astype(np.float32, copy=False) @ self._basis32[start : self._k].T
-        squares = np.einsum("ij,ij->i", coordinates, coordinates)
+        # A short and wide product is faster than a tall and narrow one.
+        coordinates = self._basis32[start : self._k] @ block.astype(np.float32, copy=False).T
+        squares = np.einsum("ij,ij->j", coordinates, coordinates)
         squares = squares[at - first] if whole else squares
         out = squares / self._squared_norms[at].astype(np.float64, copy=False)
         return out, self._error(self._k - start, out)
@@ -513,7 +516,9 @@ class FeatureRowSource:
     def _residual(self, row: int) -> Float64Array:
         """Return the part of a unit row outside the span of the basis."""
         basis = self._basis[: self._k]
-        vector: Float64Array = self._x[self._at(np.intp(row))].astype(np.float64)
+        vector: Float64Array = self._x[row if self._index is None else self._index[row]].astype(
+            np.float64
+        )
         vector /= (vector @ vector) ** 0.5
         vector -= (basis @ vector) @ basis
         if vector @ vector < 0.1:

@@ -150,8 +150,8 @@ def row_norms(rows: FloatArray) -> Float64Array:
     return norms
 
 
-def unit_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
-    """Return the rows scaled to norm one: phi_n = g_n / ||g_n||.
+def unit_rows(updates: ArrayLike, name: str = "updates", *, overwrite: bool = False) -> FloatArray:
+    """Return the rows scaled to norm one: phi_n = g_n / ||g_n||; overwrite may reuse their array.
 
     >>> unit_rows([[3.0, 4.0], [0.0, 2.0]])
     array([[0.6, 0.8],
@@ -162,7 +162,7 @@ def unit_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
     ValueError: updates must have a direction: row 1 is zero
     """
     rows = as_table(updates, name)
-    unit = np.empty_like(rows)
+    unit = rows if overwrite else np.empty_like(rows)
     # In parts that stay in cache, so that each row is read from memory once.
     size = max(1, _PART // rows[:1].nbytes)
     for start in range(0, len(rows), size):

@@ -270,6 +270,8 @@ def flatten(update: Update, name: str = "update") -> FloatArray:
     >>> flatten([np.ones((2, 2)), np.zeros(1)])
     array([1., 1., 1., 1., 0.])
     """
+    if type(update) is np.ndarray and update.ndim == 1 and update.dtype in (np.float64, np.float32):
+        return np.ascontiguousarray(update)
     if isinstance(update, (list, tuple)) and any(map(has_dimensions, update)):
         return np.concatenate([_float_array(layer, name).ravel() for layer in update])
     return _float_array(update, name).ravel()

@@ -62,8 +62,8 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         self.version = 0
         self.generation = 0
         self._sketcher = sketcher
-        # An int is a row of the table, whose report is made when it is read.
-        self._reports: dict[ClientId, ClientReport | int] = {}
+        # In place of a report, the table that has it: it is made when it is read.
+        self._reports: dict[ClientId, ClientReport | ReportTable] = {}
         self._table: ReportTable | None = None
         self._is_current = False  # whether the table has the last reports of its clients
         self._latest = -1  # the latest round of learning signals
@@ -72,8 +72,8 @@ class ReportStore(Mapping[ClientId, ClientReport]):
 
     def __getitem__(self, client: ClientId) -> ClientReport:
         entry = self._reports[client]
-        if isinstance(entry, int):
-            entry = self._reports[client] = self._read(entry)
+        if isinstance(entry, ReportTable):
+            entry = self._reports[client] = with_plain_types(entry.of(client))
         return entry
 
     def __contains__(self, client: object) -> bool:
@@ -163,9 +163,9 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         >>> store.has("loss"), store.has("norm")
         (True, False)
         """
-        in_table = self._table is not None and self._table.column(name) is not None
         return any(
-            in_table if isinstance(entry, int) else getattr(entry, name) is not None
+            (entry.column(name) if isinstance(entry, ReportTable) else getattr(entry, name))
+            is not None
             for entry in self._reports.values()
         )
 
@@ -285,7 +285,8 @@ class ReportStore(Mapping[ClientId, ClientReport]):
             as newer, for rounds may have begun anew.
         """
         if self._replaces_all(usable, server_round):
-            self._replace_table(usable.copy())
+            self._table, self._is_current = usable.copy(), True
+            self._reports.update(dict.fromkeys(usable.clients, self._table))
             self._latest = max(self._latest, usable.server_round)
             self._facts |= usable.signals.intersection(FACTS)
         else:
@@ -297,32 +298,12 @@ class ReportStore(Mapping[ClientId, ClientReport]):
     def _replaces_all(
         self, reports: Sequence[ClientReport], server_round: int | None
     ) -> TypeGuard[ReportTable]:
-        """Return whether the reports are a table that replaces all that its clients reported.
-
-        A table that is small beside the one held is taken report by report.
-        """
+        """Return whether the reports are a table that replaces all that its clients reported."""
         if not isinstance(reports, ReportTable) or not reports.is_columnar:
-            return False
-        if self._table is not None and 2 * len(reports) < len(self._table):
             return False
         if reports.signals.isdisjoint(LEARNING_SIGNALS) or not self._facts <= reports.signals:
             return False
         return server_round is None or not reports.server_round < self._latest <= server_round
-
-    def _replace_table(self, table: ReportTable) -> None:
-        """Hold another table; clients that it lacks keep their reports."""
-        if self._table is not None and self._table.clients != table.clients:
-            present = set(table.clients)
-            for client in self._table.clients:
-                if client not in present:
-                    self[client]  # makes its report, while the old table is there
-        self._reports.update(zip(table.clients, range(len(table)), strict=True))
-        self._table, self._is_current = table, True
-
-    def _read(self, row: int) -> ClientReport:
-        """Return the report of a row of the table."""
-        assert self._table is not None
-        return with_plain_types(self._table[row])
 
     def _add(self, report: ClientReport, server_round: int | None) -> None:
         if report.update is not None:
@@ -354,7 +335,10 @@ class ReportStore(Mapping[ClientId, ClientReport]):
 
     def state(self) -> dict[str, Any]:
         """Return everything as JSON values and arrays."""
-        reports = [self._read(e) if isinstance(e, int) else e for e in self._reports.values()]
+        reports = [
+            with_plain_types(entry.of(client)) if isinstance(entry, ReportTable) else entry
+            for client, entry in self._reports.items()
+        ]
         vectors = [r.vector for r in reports]
         held = [v for v in vectors if v is not None]
         return {

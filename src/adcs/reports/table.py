@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import islice
+from operator import lt
 from typing import Any, overload
 
 import numpy as np
@@ -72,6 +75,15 @@ class ReportTable(Sequence[ClientReport]):
 
     def __iter__(self) -> Iterator[ClientReport]:
         return iter(self._reports)
+
+    def of(self, client: ClientId) -> ClientReport:
+        """Return the report of a client.
+
+        >>> ReportTable((3, 7), 0, loss=np.array([0.5, 1.5])).of(7).loss
+        1.5
+        """
+        row = bisect_left(self.clients, client) if self._is_sorted else self._rows[client]
+        return self[row]
 
     def column(self, name: str) -> NDArray[Any] | None:
         """Return the column of a signal, or None if the table has none.
@@ -152,6 +164,16 @@ class ReportTable(Sequence[ClientReport]):
             for name, column in self._columns.items()
         }
         return new
+
+    @cached_property
+    def _is_sorted(self) -> bool:
+        """Whether the ids are of one type and in order, so that one can be found by bisection."""
+        ids = self.clients
+        return len(set(map(type, ids))) == 1 and all(map(lt, ids, islice(ids, 1, None)))
+
+    @cached_property
+    def _rows(self) -> dict[ClientId, int]:
+        return {client: row for row, client in enumerate(self.clients)}
 
     @cached_property
     def _reports(self) -> list[ClientReport]:

@@ -465,7 +465,7 @@ def in_order(clients: Iterable[ClientId]) -> list[ClientId]:
     """
     listed = list(clients)
     if len(set(map(type, listed))) == 1:
-        return sorted(listed)  # type: ignore[type-var]
+        return sorted(listed)
     return sorted(listed, key=lambda client: (isinstance(client, str), client))
 
 

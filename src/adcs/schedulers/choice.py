@@ -139,7 +139,9 @@ def _explanation(
             if (cap := constraints.cap(label)) is not None
         }
         limits = replace(limits, groups=labels, caps=caps)
-    found = explain(dpp.cosines(), [*pending, *picks], dpp.quality, dpp.scorer.theta, dpp.scorer, limits)
+    found = explain(
+        dpp.cosines(), [*pending, *picks], dpp.quality, dpp.scorer.theta, dpp.scorer, limits
+    )
     left_out = [replace(miss, step=miss.step - len(pending)) for miss in found.left_out]
     return Explanation(found.picks[len(pending) :], tuple(left_out))
 

@@ -66,12 +66,8 @@ class ClientDPP:
             rows = FeatureRowSource(
                 self.directions, unit=True, squares=self.squares, index=self.rows
             )
-            scorer = Scorer.of_features(
-                self.directions, self.quality, theta=self.scorer.theta
-            )
-            return greedy_map_rows(
-                rows, m, scorer, quality=self.quality, constraints=constraints
-            )
+            scorer = Scorer.of_features(self.directions, self.quality, theta=self.scorer.theta)
+            return greedy_map_rows(rows, m, scorer, quality=self.quality, constraints=constraints)
         return greedy_map_trusted(
             self.similarity, m, self.scorer, quality=self.quality, constraints=constraints
         )

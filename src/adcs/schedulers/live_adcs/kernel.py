@@ -19,6 +19,7 @@ MIN_COMPARISONS = 5.0
 """Persistence is estimated from at least this many comparisons."""
 
 
+_PART = 1 << 16  # bytes of rows that are compared at a time
 _CHUNK = 4096  # rows that are summed in their own precision
 
 
@@ -51,7 +52,9 @@ class LiveKernel:
     def clear(self) -> None:
         """Drop all rows."""
         self.unit: FloatArray = np.empty((0, 0))
-        self.squares: FloatArray = np.empty(0)  # squared norms of the rows of unit, one up to rounding
+        self.squares: FloatArray = np.empty(
+            0
+        )  # squared norms of the rows of unit, one up to rounding
         self.norms: Float64Array = np.empty(0)
         self._cosines: Float64Array | None = np.empty((0, 0))
         self._comparisons: Float64Array = np.zeros(2)  # number, and sum of cosines
@@ -72,7 +75,10 @@ class LiveKernel:
         self.squares[rows] = squared_norms(directions)
         self.norms[rows] = norms
         if self._cosines is not None:
-            fresh = self._multiply(rows)
+            # Rows held have the type of the first ones. A product of an array with itself would be
+            # computed otherwise, and be rounded otherwise.
+            same = directions.dtype == self.unit.dtype and directions is not self.unit
+            fresh = self._multiply(directions if same else self.unit[rows])
             # A block multiplied with itself may be off symmetry in its last bits.
             block = fresh[:, rows]
             fresh[:, rows] = (block + block.T) / 2.0
@@ -91,7 +97,16 @@ class LiveKernel:
         if mask is not None:
             held &= mask
         if held.any():
-            cosines = np.einsum("ij,ij->i", self.unit[rows[held]], directions[held])
+            found, at = held.nonzero()[0], rows[held]
+            size = max(1, _PART // self.unit[:1].nbytes)  # few rows at a time stay in cache
+            cosines = np.concatenate(
+                [
+                    np.einsum(
+                        "ij,ij->i", self.unit[at[i : i + size]], directions[found[i : i + size]]
+                    )
+                    for i in range(0, at.size, size)
+                ]
+            )
             self._comparisons = MEMORY * self._comparisons + [cosines.size, cosines.sum()]
 
     @property
@@ -112,7 +127,7 @@ class LiveKernel:
 
     def cosines(self, rows: IndexArray) -> Float64Array:
         """Return the cosines of some rows with all rows, len(rows) x N."""
-        return self._multiply(rows) if self._cosines is None else self._cosines[rows]
+        return self._multiply(self.unit[rows]) if self._cosines is None else self._cosines[rows]
 
     def cosines_with(self, rows: IndexArray, others: IndexArray) -> Float64Array | CosineSums:
         """Return the cosines of some rows with others, as a matrix if the cosines are kept."""
@@ -139,8 +154,8 @@ class LiveKernel:
     def _is_everyone(self, rows: IndexArray) -> bool:
         return rows.size == self.norms.size and _is_range(rows)
 
-    def _multiply(self, rows: IndexArray) -> Float64Array:
-        return np.asarray(self.unit[rows] @ self.unit.T, dtype=np.float64)
+    def _multiply(self, directions: FloatArray) -> Float64Array:
+        return np.asarray(directions @ self.unit.T, dtype=np.float64)
 
     def _grow(self, count: int, directions: FloatArray) -> None:
         size, width = self.norms.size, directions.shape[1]

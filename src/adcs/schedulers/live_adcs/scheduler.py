@@ -271,7 +271,10 @@ class LiveADCS(Scheduler):
     def _update(self, batch: Batch) -> None:
         """Take reports on the model of a round; those older than the client's last are ignored."""
         latest = self._reported_at(batch.clients)
-        batch, latest = batch.take(latest <= batch.server_round), latest[latest <= batch.server_round]
+        batch, latest = (
+            batch.take(latest <= batch.server_round),
+            latest[latest <= batch.server_round],
+        )
         if not batch.clients:
             return
         # A second report on the same model, a probe and then training, is no second observation.
@@ -279,7 +282,8 @@ class LiveADCS(Scheduler):
         rows = self._participation.report(batch.clients, batch.server_round)
         sent, vectors = batch.stacked()
         if vectors is not None:
-            directions = unit_rows(vectors)
+            # A list of vectors was stacked into an array of its own.
+            directions = unit_rows(vectors, overwrite=isinstance(batch.vectors, list))
             if not self.directions.sent_once:
                 self.kernel.compare(rows, directions, new)
             self.kernel.update(rows[sent], directions, batch.norms[sent])
@@ -332,7 +336,9 @@ class LiveADCS(Scheduler):
         self._weights = held | dict(zip(cohort.clients, cohort.weights, strict=True))
         self._participation.mark_selected(cohort.clients, server_round)
         required = self.constraints.required
-        self.share_limit.charge([c for c in cohort.clients if c not in barred and c not in required])
+        self.share_limit.charge(
+            [c for c in cohort.clients if c not in barred and c not in required]
+        )
         self.probe_budget.updates += len(cohort.clients)
         return cohort
 
@@ -358,7 +364,7 @@ class LiveADCS(Scheduler):
             return left_out
         within = filterfalse(left_out.__contains__, clients)
         beyond = [client for client in self.share_limit.beyond(clients) if client in left_out]
-        return left_out.difference(self.take((*within, *beyond), m))
+        return left_out - set(self.take((*within, *beyond), m))
 
     def _select_known(
         self,
