@@ -22,6 +22,7 @@ from adcs.schedulers.live_adcs import (
     fitted_weights,
     standardised_loss,
 )
+from adcs.schedulers.live_adcs.kernel import CosineSums
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -108,7 +109,11 @@ class NoiseIgnored(LiveADCS):
 
 
 def _noiseless_weights(
-    cosines: Floats, norms: Floats, log_shares: Floats, chosen: Indices, persistence: float
+    cosines: Floats | CosineSums,
+    norms: Floats,
+    log_shares: Floats,
+    chosen: Indices,
+    persistence: float,
 ) -> Floats:
     return fitted_weights(cosines, norms, log_shares, chosen)
 
@@ -144,7 +149,11 @@ class EqualWeights(LiveADCS):
 
 
 def _equal_weights(
-    cosines: Floats, norms: Floats, log_shares: Floats, chosen: Indices, persistence: float
+    cosines: Floats | CosineSums,
+    norms: Floats,
+    log_shares: Floats,
+    chosen: Indices,
+    persistence: float,
 ) -> Floats:
     return np.full(chosen.size, 1.0 / chosen.size)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from adcs._serialization import pack, unpack
+from adcs.reports import store as store_module
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketch, Sketcher, Sketches
 from adcs.reports.store import ReportStore
-from adcs.reports.table import ReportTable
+from adcs.reports.table import ReportTable, tabulate
 from adcs.schedulers import ADCS
 
 
@@ -229,7 +232,7 @@ def test_sketches_of_another_form_are_refused_as_a_list_is():
     assert stores[0].generation == 2  # from 9 to 5, and back
 
 
-def test_sketches_stay_arrays_until_a_report_is_read():
+def test_sketches_stay_arrays_until_a_client_reports_again():
     store = ReportStore()
     reports = sketched()[0]
     assert reports.is_valid
@@ -238,7 +241,12 @@ def test_sketches_stay_arrays_until_a_report_is_read():
     assert store.current_table((1, 2, 3)) is not None
     assert store.oldest_round((1, 2, 3)) == 0
     assert store[2].sketch.norm == 1.5
+    assert store.current_table((1, 2, 3)) is not None
+    store.record([ClientReport(2, 0, examples=7, loss=0.5)])
     assert store.current_table((1, 2, 3)) is None
+    assert store[2].sketch is None
+    assert store[3].sketch.norm == 2.0
+    store.record(sketched()[0])
     np.testing.assert_array_equal(store.vectors([1, 2, 3]), reports.sketches.values)
 
 
@@ -257,3 +265,54 @@ def test_schedulers_choose_by_columns_as_by_reports(quality, gamma):
         scheduler.observe(0, reports, "probe")
         cohorts.append(scheduler.select(0, clients, 5))
     assert cohorts[0] == cohorts[1]
+
+
+def test_a_list_of_many_reports_is_a_table(monkeypatch):
+    reports = list(sketched(tuple(range(100)), loss=np.linspace(1.0, 2.0, 100), examples=None)[0])
+    assert tabulate(reports[:10]) is None
+    found = tabulate(reports)
+    assert found.is_valid
+    assert found.clients == tuple(range(100))
+    stores = ReportStore(), ReportStore()
+    stores[0].record(reports)
+    monkeypatch.setattr(store_module, "tabulate", lambda reports: None)
+    stores[1].record(reports)
+    assert stores[0].current_table(tuple(range(100))) is not None
+    assert stores[1].current_table(tuple(range(100))) is None
+    assert pack(stores[0].state()) == pack(stores[1].state())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"server_round": 1},
+        {"loss": None},
+        {"loss": 1},
+        {"examples": 3},
+        {"sketch": None},
+        {"sketch": Sketch(np.ones(5, dtype=np.float32), 1.0, 9)},
+        {"sketch": Sketch(np.ones(4), 1.0, 9)},
+        {"sketch": Sketch(np.ones(4, dtype=np.float32), 1.0, 8)},
+        {"sketch": Sketch(np.ones(4, dtype=np.float32), 1.0, None)},
+        {"sketch": Sketch(np.ones(4, dtype=np.float32), 1, 9)},
+        {"update": [1.0]},
+        {"label_counts": [1.0]},
+    ],
+    ids=str,
+)
+def test_reports_that_differ_are_no_table(change):
+    reports = list(sketched(tuple(range(100)), loss=np.ones(100), examples=None)[0])
+    reports[50] = replace(reports[50], **change)
+    assert tabulate(reports) is None
+    assert tabulate([*reports[:50], {"loss": 1.0}, *reports[51:]]) is None
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 6])
+def test_a_table_of_any_size_leaves_the_other_clients_reports(size):
+    stores = ReportStore(), ReportStore()
+    for server_round, clients in enumerate([(1, 2, 3, 4, 5, 6), tuple(range(4, 4 + size)), (1, 9)]):
+        for store, kind in zip(stores, (lambda t: t, list), strict=True):
+            store.record(kind(sketched(clients, server_round, examples=None)[0]))
+        assert contents(stores[0]) == contents(stores[1])
+        assert list(stores[0]) == list(stores[1])
+        assert stores[0].has("examples") == stores[1].has("examples")

@@ -178,8 +178,38 @@ def greedy_map_features(
     """
     theta = check_theta(theta)
     rows = FeatureRowSource(features, unit=unit, name=name)
-    q, m = as_quality(quality, rows.n), check_m(m, rows.n)
+    q = as_quality(quality, rows.n)
     scorer = Scorer.of_features(features, quality, theta=theta)
+    return greedy_map_rows(rows, m, scorer, quality=q, constraints=constraints)
+
+
+def greedy_map_rows(
+    rows: FeatureRowSource,
+    m: int,
+    scorer: Scorer,
+    *,
+    quality: Float64Array,
+    constraints: Constraints = _NO_CONSTRAINTS,
+) -> Selection:
+    """Like `greedy_map_features`, for rows that were checked before.
+
+    Parameters
+    ----------
+    rows
+        The rows.
+    m, quality, constraints
+        As in `greedy_map_features`.
+    scorer
+        Theta, and how exact the rows are.
+
+    Examples
+    --------
+    >>> features = np.array([[2.0, 0.0], [3.0, 0.1], [0.0, 1.0]])
+    >>> scorer = Scorer.of_features(features, None, theta=0.0)
+    >>> greedy_map_rows(FeatureRowSource(features), 2, scorer, quality=np.zeros(3)).indices
+    array([0, 2])
+    """
+    m, q = check_m(m, rows.n), quality
     if rows.n <= max(_SMALL, min(2 * m, _LARGE)):
         return _search_kernel(rows.gram(), q, scorer, constraints, m)
     resolved = constraints.resolve(rows.n, m)
@@ -274,9 +304,11 @@ class _Run:
 
     def remaining(self) -> IndexArray:
         """Return the rows that may still be chosen."""
-        free = self._resolved.allowed.nonzero()[0]
+        allowed = self._resolved.allowed
         if self.picks:
-            free = np.setdiff1d(free, [row for row, _ in self.picks])
+            allowed = allowed.copy()
+            allowed[[row for row, _ in self.picks]] = False
+        free = allowed.nonzero()[0]
         return free[self._slots[self._resolved.codes[free]] > 0] if self._capped else free
 
     def fill(self, rows: IndexArray, size: int) -> int:

@@ -21,7 +21,7 @@ from adcs.dpp.kernel import as_table, similarity, unit_rows
 from adcs.dpp.tolerances import EXCLUDED, Scorer, preferred_to, tie_order, tie_winner
 
 _CHUNK = 1 << 21  # bytes of rows in one matrix product: small enough to stay in cache
-_POOL = 1 << 20  # the most entries of the feature rows in the pool
+_POOL = 1 << 22  # the most entries of the feature rows in the pool
 _KERNEL_POOL = 256  # the fewest rows of a kernel in the pool
 _SMALL_NORM, _LARGE_NORM = 1e-24, 1e24  # squared norms between which float32 cannot overflow
 _QUANTILE_SAMPLE = 1 << 16  # this many scores are enough to estimate a quantile
@@ -395,9 +395,19 @@ class FeatureRowSource:
     array([0.36])
     """
 
-    def __init__(self, features: ArrayLike, *, unit: bool = False, name: str = "features") -> None:
-        rows = as_table(features, name)
-        squares = squared_norms(rows)
+    def __init__(
+        self,
+        features: ArrayLike,
+        *,
+        unit: bool = False,
+        name: str = "features",
+        squares: NDArray[np.floating[Any]] | None = None,
+        index: IndexArray | None = None,
+    ) -> None:
+        self._index = index
+        self._in_order = index is None or bool((index[1:] > index[:-1]).all())
+        rows = as_table(features, name) if squares is None else np.asarray(features)
+        squares = squared_norms(rows) if squares is None else squares
         in_range = bool((squares > _SMALL_NORM).all() and (squares < _LARGE_NORM).all())
         if not in_range:  # too small or large, or zero or not finite, which unit_rows refuses
             rows = unit_rows(rows, name)
@@ -407,9 +417,11 @@ class FeatureRowSource:
                 f"{name} must have norm one if unit=True: "
                 f"row {worst} has norm {float(np.sqrt(squares[worst])):g}"
             )
-        self.n, self._d = rows.shape
+        self.n, self._d = rows.shape if index is None else (index.size, rows.shape[1])
         most = max(4, _POOL // self._d)
-        self.pool_size = min(self.n, max(most // 4, min(most, self.n // 32)))
+        # A larger pool is refilled less often, which pays if a refill reads very many rows.
+        many = max(min(most // 4, self.n // 32), min(most, self.n // 64))
+        self.pool_size = min(self.n, max(most // 16, many))
         self.chunk = max(1, _CHUNK // (4 * self._d))
         self._x = rows
         self._squared_norms = squares if in_range else squared_norms(rows)
@@ -424,6 +436,9 @@ class FeatureRowSource:
         self._basis32 = np.empty((m, self._d), dtype=np.float32)
         self._pool: FloatArray = np.zeros((self.pool_size, self._d), np.float32)
 
+    def _at(self, rows: IndexArray) -> IndexArray:
+        return rows if self._index is None else self._index[rows]
+
     def gram(self) -> Float64Array:
         """Return the kernel C of all rows.
 
@@ -431,15 +446,16 @@ class FeatureRowSource:
         array([[1. , 0.8],
                [0.8, 1. ]])
         """
-        return similarity(self._x)
+        return similarity(self._x if self._index is None else self._x[self._index])
 
     def load(self, slots: IndexArray, rows: IndexArray) -> None:
         """Copy rows into slots of the pool, scaled to norm one."""
         if self._exact:
             self._pool[slots] = self._unit64(rows)
             return
-        block = self._x.take(rows, axis=0).astype(np.float32, copy=False)
-        block *= (1.0 / np.sqrt(self._squared_norms[rows])).astype(np.float32, copy=False)[:, None]
+        at = self._at(rows)
+        block = self._x.take(at, axis=0).astype(np.float32, copy=False)
+        block *= (1.0 / np.sqrt(self._squared_norms[at])).astype(np.float32, copy=False)[:, None]
         self._pool[slots] = block
 
     def extend_basis(
@@ -474,17 +490,19 @@ class FeatureRowSource:
 
     def projections(self, rows: IndexArray, start: int) -> tuple[Float64Array, Float64Array | None]:
         """Return the squared norms of rows along the basis from start on, and their error."""
-        first, last = int(rows[0]), int(rows[-1])
         if self._exact:
             coordinates: FloatArray = self._unit64(rows) @ self._basis[start : self._k].T
             return np.einsum("ij,ij->i", coordinates, coordinates), None
         # If the rows are nearly all of a range, computing the range is cheaper than copying rows.
-        whole = last - first < 1.3 * rows.size
-        block = self._x[first : last + 1] if whole else self._x.take(rows, axis=0)
-        coordinates = block.astype(np.float32, copy=False) @ self._basis32[start : self._k].T
-        squares = np.einsum("ij,ij->i", coordinates, coordinates)
-        squares = squares[rows - first] if whole else squares
-        out = squares / self._squared_norms[rows].astype(np.float64, copy=False)
+        at = self._at(rows)
+        first, last = int(at[0]), int(at[-1])
+        whole = self._in_order and last - first < 1.3 * at.size
+        block = self._x[first : last + 1] if whole else self._x.take(at, axis=0)
+        # A short and wide product is faster than a tall and narrow one.
+        coordinates = self._basis32[start : self._k] @ block.astype(np.float32, copy=False).T
+        squares = np.einsum("ij,ij->j", coordinates, coordinates)
+        squares = squares[at - first] if whole else squares
+        out = squares / self._squared_norms[at].astype(np.float64, copy=False)
         return out, self._error(self._k - start, out)
 
     def use_float64(self) -> bool:
@@ -498,7 +516,9 @@ class FeatureRowSource:
     def _residual(self, row: int) -> Float64Array:
         """Return the part of a unit row outside the span of the basis."""
         basis = self._basis[: self._k]
-        vector: Float64Array = self._x[row].astype(np.float64)
+        vector: Float64Array = self._x[row if self._index is None else self._index[row]].astype(
+            np.float64
+        )
         vector /= (vector @ vector) ** 0.5
         vector -= (basis @ vector) @ basis
         if vector @ vector < 0.1:
@@ -515,7 +535,7 @@ class FeatureRowSource:
         return error
 
     def _unit64(self, rows: IndexArray) -> Float64Array:
-        block = self._x.take(rows, axis=0).astype(np.float64, copy=False)
+        block = self._x.take(self._at(rows), axis=0).astype(np.float64, copy=False)
         block /= np.sqrt(np.einsum("ij,ij->i", block, block))[:, None]
         return block
 

@@ -22,6 +22,7 @@ from scipy.linalg.blas import dsymv, idamax
 from adcs._types import Float64Array, FloatArray
 from adcs._validation import as_numbers, brief, check_int, real
 
+_PART = 1 << 20  # bytes of rows that are scaled at a time
 _SAFE_NORM = 1e290  # norms up to this, and down to its inverse, have an exact inverse
 
 
@@ -87,7 +88,11 @@ def as_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
     ...
     ValueError: updates must be finite: row 1 holds nan
     """
-    rows = as_table(updates, name)
+    return _check_finite(as_table(updates, name), name)
+
+
+def _check_finite(rows: FloatArray, name: str, start: int = 0) -> FloatArray:
+    """Return rows, or raise if one is not finite; start is the number of the first."""
     # A sum is finite only if every entry is, and needs no N x d array of booleans. It may also
     # overflow on finite entries, so rows with an infinite sum are checked entry by entry.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -95,7 +100,7 @@ def as_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
     for i in suspects:
         bad = rows[i][~np.isfinite(rows[i])]
         if bad.size:
-            raise ValueError(f"{name} must be finite: row {i} holds {bad[0]}")
+            raise ValueError(f"{name} must be finite: row {start + i} holds {bad[0]}")
     return rows
 
 
@@ -145,8 +150,8 @@ def row_norms(rows: FloatArray) -> Float64Array:
     return norms
 
 
-def unit_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
-    """Return the rows scaled to norm one: phi_n = g_n / ||g_n||.
+def unit_rows(updates: ArrayLike, name: str = "updates", *, overwrite: bool = False) -> FloatArray:
+    """Return the rows scaled to norm one: phi_n = g_n / ||g_n||; overwrite may reuse their array.
 
     >>> unit_rows([[3.0, 4.0], [0.0, 2.0]])
     array([[0.6, 0.8],
@@ -156,11 +161,22 @@ def unit_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
     ...
     ValueError: updates must have a direction: row 1 is zero
     """
-    rows = as_rows(updates, name)
+    rows = as_table(updates, name)
+    unit = rows if overwrite else np.empty_like(rows)
+    # In parts that stay in cache, so that each row is read from memory once.
+    size = max(1, _PART // rows[:1].nbytes)
+    for start in range(0, len(rows), size):
+        part = slice(start, start + size)
+        _scale_to_one(_check_finite(rows[part], name, start), unit[part], name, start)
+    return unit
+
+
+def _scale_to_one(rows: FloatArray, out: FloatArray, name: str, start: int) -> None:
+    """Write rows scaled to norm one; start is the number of the first in an error."""
     norms = row_norms(rows)
     zero = np.flatnonzero(norms == 0.0)
     if zero.size:
-        raise ValueError(f"{name} must have a direction: row {zero[0]} is zero")
+        raise ValueError(f"{name} must have a direction: row {start + zero[0]} is zero")
     extreme = np.flatnonzero((norms > _SAFE_NORM) | (norms < 1.0 / _SAFE_NORM))
     if extreme.size:  # float64 only
         rows = rows.copy()
@@ -171,7 +187,7 @@ def unit_rows(updates: ArrayLike, name: str = "updates") -> FloatArray:
             )
         norms[extreme] = row_norms(rows[extreme])
     # Products in float64, rounded to the rows' type without an array in float64.
-    return np.multiply(rows, (1.0 / norms)[:, None], out=np.empty_like(rows))
+    np.multiply(rows, (1.0 / norms)[:, None], out=out)
 
 
 def similarity(rows: FloatArray) -> Float64Array:

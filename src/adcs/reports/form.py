@@ -7,7 +7,7 @@ clients' last updates.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from adcs._types import ClientId
@@ -102,11 +102,27 @@ class FormVote:
         """Count the votes of some clients, in place of their earlier ones; return the form."""
         for client, form in forms.items():
             before = self._votes.get(client)
-            if before != form:
+            if before is not form and before != form:
                 if before is not None:
                     self._counts[before] -= 1
                 self._votes[client] = form
                 self._counts[form] += 1
+        return self._count()
+
+    def update_all(self, clients: Sequence[ClientId], form: Form) -> Form | None:
+        """Count the same vote of distinct clients, in place of their earlier ones.
+
+        >>> FormVote().update_all(("a", "b"), Form(True, 64, 0)).size
+        64
+        """
+        if self._votes:
+            return self.update(dict.fromkeys(clients, form))
+        self._votes = dict.fromkeys(clients, form)
+        self._counts[form] += len(self._votes)
+        return self._count()
+
+    def _count(self) -> Form | None:
+        """Return the form of most votes."""
         most = max(self._counts.values(), default=0)
         if most and (self.form is None or self._counts[self.form] < most):
             self.form = min(form for form, count in self._counts.items() if count == most)

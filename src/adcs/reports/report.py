@@ -8,7 +8,7 @@ contract suite go by `SIGNALS`, which is made from the fields.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -270,6 +270,8 @@ def flatten(update: Update, name: str = "update") -> FloatArray:
     >>> flatten([np.ones((2, 2)), np.zeros(1)])
     array([1., 1., 1., 1., 0.])
     """
+    if type(update) is np.ndarray and update.ndim == 1 and update.dtype in (np.float64, np.float32):
+        return np.ascontiguousarray(update)
     if isinstance(update, (list, tuple)) and any(map(has_dimensions, update)):
         return np.concatenate([_float_array(layer, name).ravel() for layer in update])
     return _float_array(update, name).ravel()
@@ -298,6 +300,15 @@ def as_client_id(client: object) -> ClientId | None:
     if isinstance(client, str):
         return str.__str__(client)  # of an Enum, str() would be its name
     return int(client) if is_int(client) else None  # type: ignore[call-overload]
+
+
+def are_plain_ids(clients: Iterable[object]) -> bool:
+    """Return whether all are ids in Python's own types.
+
+    >>> are_plain_ids([3, "a"]), are_plain_ids([np.int64(3)])
+    (True, False)
+    """
+    return set(map(type, clients)) <= {int, str}
 
 
 def validate_report(report: ClientReport) -> str | None:

@@ -24,7 +24,7 @@ from adcs.reports.report import (
     with_plain_types,
 )
 from adcs.reports.sketch import Sketch, Sketcher
-from adcs.reports.table import ReportTable
+from adcs.reports.table import ReportTable, tabulate
 
 RefusedReport = tuple[ClientId, str]
 """A client whose report was refused, and the reason."""
@@ -62,23 +62,28 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         self.version = 0
         self.generation = 0
         self._sketcher = sketcher
-        self._reports: dict[ClientId, ClientReport] = {}
-        self._table: ReportTable | None = None  # newer than the reports, and not merged yet
+        # In place of a report, the table that has it: it is made when it is read.
+        self._reports: dict[ClientId, ClientReport | ReportTable] = {}
+        self._table: ReportTable | None = None
+        self._is_current = False  # whether the table has the last reports of its clients
         self._latest = -1  # the latest round of learning signals
         self._facts: set[str] = set()  # names of the facts that any client has reported
         self._vote = FormVote()
 
     def __getitem__(self, client: ClientId) -> ClientReport:
-        return self._merged()[client]
+        entry = self._reports[client]
+        if isinstance(entry, ReportTable):
+            entry = self._reports[client] = with_plain_types(entry.of(client))
+        return entry
 
     def __contains__(self, client: object) -> bool:
-        return client in self._merged()
+        return client in self._reports
 
     def __len__(self) -> int:
-        return len(self._merged())
+        return len(self._reports)
 
     def __iter__(self) -> Iterator[ClientId]:
-        return iter(self._merged())
+        return iter(self._reports)
 
     @property
     def width(self) -> int | None:
@@ -120,8 +125,7 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         >>> store.last_values("loss", (1, 2))
         array([ 2., nan])
         """
-        reports = self._merged()
-        found = (getattr(reports.get(client), name, None) for client in clients)
+        found = (getattr(self.get(client), name, None) for client in clients)
         return np.array([np.nan if value is None else value for value in found], dtype=np.float64)
 
     def current_table(self, clients: Sequence[ClientId]) -> ReportTable | None:
@@ -133,9 +137,10 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         (array([0.5, 1.5]), None)
         """
         table = self._table
-        if table is None or len(clients) != len(table) or tuple(clients) != table.clients:
+        if table is None or not self._is_current or len(clients) != len(table):
             return None
-        return table
+        same = clients is table.clients or tuple(clients) == table.clients
+        return table if same else None
 
     def oldest_round(self, clients: Sequence[ClientId]) -> int:
         """Return the earliest round of the clients' last reports.
@@ -158,7 +163,11 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         >>> store.has("loss"), store.has("norm")
         (True, False)
         """
-        return any(getattr(report, name) is not None for report in self._merged().values())
+        return any(
+            (entry.column(name) if isinstance(entry, ReportTable) else getattr(entry, name))
+            is not None
+            for entry in self._reports.values()
+        )
 
     def vectors(self, clients: Sequence[ClientId]) -> FloatArray:
         """Return the updates, or sketches, of clients that have one, a row each.
@@ -172,7 +181,7 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         table = self.current_table(clients)
         if table is not None and table.sketches is not None:
             return table.sketches.values
-        found = [self._merged()[client].vector for client in clients]
+        found = [self[client].vector for client in clients]
         return np.stack([vector for vector in found if vector is not None])
 
     def record(self, reports: Iterable[ClientReport]) -> list[RefusedReport]:
@@ -191,8 +200,9 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         >>> ReportStore().check([ClientReport(1, 0, loss=float("nan"))])
         ([], [(1, 'loss must be finite, got nan')])
         """
-        if isinstance(reports, ReportTable) and reports.is_valid and self._fits(reports):
-            return reports, []
+        table = reports if isinstance(reports, ReportTable) else tabulate(reports)
+        if table is not None and table.is_valid and self._fits(table):
+            return table, []
         valid, refused = screen(reports)
         forms = {
             report.client: form
@@ -218,13 +228,19 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         if sketches is None:
             return True
         own = Form(True, sketches.values.shape[1], sketches.update_size or 0)
-        form = self._update_form(dict.fromkeys(table.clients, own))
+        form = self._update_form(table.clients, own)
         return form is None or own.agrees(form)
 
-    def _update_form(self, forms: Mapping[ClientId, Form]) -> Form | None:
-        """Let clients vote on the form of updates; drop all signals of another one."""
-        before = self._vote.form
-        form = self._vote.update(forms) if forms else before
+    def _update_form(
+        self, voters: Mapping[ClientId, Form] | tuple[ClientId, ...], same: Form | None = None
+    ) -> Form | None:
+        """Let clients vote on the form of updates, each or all alike; drop signals of another."""
+        before = form = self._vote.form
+        if isinstance(voters, tuple):
+            assert same is not None
+            form = self._vote.update_all(voters, same)
+        elif voters:
+            form = self._vote.update(voters)
         if before is not None and form is not None and not before.agrees(form):
             self._drop_learning_signals()
         return form
@@ -250,10 +266,10 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         (None, 10)
         """
         nothing = dict.fromkeys(LEARNING_SIGNALS)
-        reports = self._merged()
         for client in clients:
-            if client in reports:
-                reports[client] = replace(reports[client], **nothing)  # type: ignore[arg-type]
+            if client in self:
+                self._reports[client] = replace(self[client], **nothing)  # type: ignore[arg-type]
+                self._is_current = False
         self.version += 1
 
     def add(self, usable: Sequence[ClientReport], server_round: int | None = None) -> None:
@@ -269,9 +285,8 @@ class ReportStore(Mapping[ClientId, ClientReport]):
             as newer, for rounds may have begun anew.
         """
         if self._replaces_all(usable, server_round):
-            if self._table is not None and self._table.clients != usable.clients:
-                self._merged()
-            self._table = usable.copy()
+            self._table, self._is_current = usable.copy(), True
+            self._reports.update(dict.fromkeys(usable.clients, self._table))
             self._latest = max(self._latest, usable.server_round)
             self._facts |= usable.signals.intersection(FACTS)
         else:
@@ -290,14 +305,6 @@ class ReportStore(Mapping[ClientId, ClientReport]):
             return False
         return server_round is None or not reports.server_round < self._latest <= server_round
 
-    def _merged(self) -> dict[ClientId, ClientReport]:
-        """Return the report of each client, those of the newest table included."""
-        if self._table is not None:
-            reports = map(with_plain_types, self._table)
-            self._reports.update(zip(self._table.clients, reports, strict=True))
-            self._table = None
-        return self._reports
-
     def _add(self, report: ClientReport, server_round: int | None) -> None:
         if report.update is not None:
             # The array may be a buffer that its owner reuses.
@@ -305,8 +312,8 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         for name in FACTS:
             if getattr(report, name) is not None:
                 self._facts.add(name)
-        reports = self._merged()
-        old = reports.get(report.client)
+        self._is_current = False
+        old = self.get(report.client)
         if has_learning_signal(report):
             self._latest = max(self._latest, report.server_round)
             if old is not None and _is_late(report, old, server_round):
@@ -324,11 +331,14 @@ class ReportStore(Mapping[ClientId, ClientReport]):
                 **{name: getattr(newest, name) for name in LEARNING_SIGNALS},
                 **facts,
             )
-        reports[report.client] = report
+        self._reports[report.client] = report
 
     def state(self) -> dict[str, Any]:
         """Return everything as JSON values and arrays."""
-        reports = list(self._merged().values())
+        reports = [
+            with_plain_types(entry.of(client)) if isinstance(entry, ReportTable) else entry
+            for client, entry in self._reports.items()
+        ]
         vectors = [r.vector for r in reports]
         held = [v for v in vectors if v is not None]
         return {
@@ -353,7 +363,7 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         self.version, self.generation = int(state["version"]), int(state["generation"])
         self._vote.restore(state["form_vote"])
         self._latest = max(state["server_rounds"], default=-1)
-        self._reports, self._table, self._facts = {}, None, set()
+        self._reports, self._table, self._is_current, self._facts = {}, None, False, set()
         table, dtypes = np.asarray(state["vectors"]), state["dtypes"]
         rows = (row.astype(dtype) for row, dtype in zip(table, dtypes, strict=True))
         # States of earlier versions lack the signals that came later.

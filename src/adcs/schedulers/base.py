@@ -19,7 +19,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import filterfalse, islice, pairwise
+from operator import eq
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -27,7 +28,7 @@ import numpy as np
 from adcs._serialization import pack, unpack
 from adcs._types import ClientId
 from adcs._validation import brief, check_choice, check_int, iterate
-from adcs.reports.report import REQUESTABLE, SIGNALS, ClientReport, as_client_id
+from adcs.reports.report import REQUESTABLE, SIGNALS, ClientReport, are_plain_ids, as_client_id
 from adcs.reports.sketch import Sketcher
 from adcs.reports.store import ReportStore
 from adcs.schedulers.constraints import UNKNOWN_GROUP, CohortConstraints
@@ -202,9 +203,8 @@ class Scheduler(ABC):
         self.constraints = CohortConstraints(groups, caps, required, unknown_group)
         self.reports = ReportStore()
         self._refused: list[tuple[ClientId, str]] = []
-        # Results for the last tuple of clients, which engines often pass again.
+        # The last clients, which engines often pass again, and the same sorted.
         self._sorted: tuple[tuple[ClientId, ...], tuple[ClientId, ...]] = ((), ())
-        self._set: tuple[tuple[ClientId, ...], frozenset[ClientId]] = ((), frozenset())
         self._checked: tuple[Cohort | None, tuple[ClientId, ...], int] = (None, (), 0)
 
     def __repr__(self) -> str:
@@ -269,8 +269,7 @@ class Scheduler(ABC):
             () if isinstance(pending, tuple) and not pending else _sorted_ids(pending, "pending")
         )
         if pending:
-            pending_set = set(pending)
-            clients = tuple(client for client in clients if client not in pending_set)
+            clients = tuple(filterfalse(set(pending).__contains__, clients))
         try:
             cohort = self._select(server_round, clients, m) if clients else Cohort((), ())
             last, last_clients, last_m = self._checked
@@ -395,7 +394,7 @@ class Scheduler(ABC):
             )
         if request.clients is not clients:
             distinct = set(request.clients)
-            unavailable = distinct - self._as_set(clients)
+            unavailable = distinct.difference(clients)
             if unavailable or len(distinct) < len(request.clients):
                 what = brief(next(iter(unavailable))) if unavailable else "one of them twice"
                 raise ValueError(f"{name} must ask available clients, each once, got {what}")
@@ -407,7 +406,7 @@ class Scheduler(ABC):
             raise ValueError(f"{name} must return a Cohort, got {type(cohort).__name__}")
         chosen = cohort.clients
         distinct = set(chosen)
-        if len(distinct) < len(chosen) or not distinct <= self._as_set(clients):
+        if len(distinct) < len(chosen) or distinct.difference(clients):
             raise ValueError(
                 f"{name} must return distinct clients out of those available, got {brief(chosen)}"
             )
@@ -446,18 +445,16 @@ class Scheduler(ABC):
                     "see self.take"
                 )
 
-    def _as_set(self, clients: tuple[ClientId, ...]) -> frozenset[ClientId]:
-        if clients is not self._set[0]:
-            self._set = (clients, frozenset(clients))
-        return self._set[1]
-
     def _in_order(self, available: Sequence[ClientId]) -> tuple[ClientId, ...]:
         if available is self._sorted[0]:
             return self._sorted[1]
-        clients = _sorted_ids(available, "client ids")
-        if isinstance(available, tuple):
-            self._sorted = (available, clients)
-        return clients
+        if not isinstance(available, (list, tuple, range)):
+            return _sorted_ids(available, "client ids")
+        given = tuple(available)
+        # Equal ids may be of other types, as 1 and True are.
+        if not are_plain_ids(given) or given != self._sorted[0]:
+            self._sorted = (given, _sorted_ids(given, "client ids"))
+        return self._sorted[1]
 
 
 def in_order(clients: Iterable[ClientId]) -> list[ClientId]:
@@ -466,20 +463,24 @@ def in_order(clients: Iterable[ClientId]) -> list[ClientId]:
     >>> in_order(["b", 10, "a", 9])
     [9, 10, 'a', 'b']
     """
-    return sorted(clients, key=lambda client: (isinstance(client, str), client))
+    listed = list(clients)
+    if len(set(map(type, listed))) == 1:
+        return sorted(listed)
+    return sorted(listed, key=lambda client: (isinstance(client, str), client))
 
 
 def _sorted_ids(given: Iterable[ClientId], name: str) -> tuple[ClientId, ...]:
-    ids: list[ClientId] = []
-    for client in iterate(given, name, "ints or strings"):
-        if (known := as_client_id(client)) is None:
-            raise ValueError(f"{name} must be ints or strings, got {brief(client)}")
-        ids.append(known)
+    ids = list(iterate(given, name, "ints or strings"))
+    if not are_plain_ids(ids):
+        for i, client in enumerate(ids):
+            if (known := as_client_id(client)) is None:
+                raise ValueError(f"{name} must be ints or strings, got {brief(client)}")
+            ids[i] = known
     clients = tuple(in_order(ids))
-    for one, next_one in pairwise(clients):
-        if one == next_one:
-            raise ValueError(f"{name} must be distinct, got {brief(one)} more than once")
-    return clients
+    if any(map(eq, clients, islice(clients, 1, None))):
+        twice = next(one for one, next_one in pairwise(clients) if one == next_one)
+        raise ValueError(f"{name} must be distinct, got {brief(twice)} more than once")
+    return given if isinstance(given, tuple) and given == clients else clients
 
 
 def _default(kind: type, name: str) -> Any:

@@ -127,7 +127,6 @@ def _explanation(
     row = {client: i for i, client in enumerate(dpp.clients)}
     pending = [row[client] for client in diagnostics.get("pending", ()) if client in row]
     picks = [row[client] for client, _ in diagnostics["gains"]]
-    c = similarity(dpp.directions) if dpp.similarity is None else dpp.similarity
     first = dict.fromkeys((*constraints.required, *diagnostics.get("waited", ())))
     required = [row[client] for client in first if client in row and row[client] not in pending]
     # The search starts from the pending clients, as if they had been picked before all others.
@@ -142,7 +141,9 @@ def _explanation(
             if (cap := constraints.cap(label)) is not None
         }
         limits = replace(limits, groups=labels, caps=caps)
-    found = explain(c, [*pending, *picks], dpp.quality, dpp.scorer.theta, dpp.scorer, limits)
+    found = explain(
+        dpp.cosines(), [*pending, *picks], dpp.quality, dpp.scorer.theta, dpp.scorer, limits
+    )
     left_out = [replace(miss, step=miss.step - len(pending)) for miss in found.left_out]
     return Explanation(found.picks[len(pending) :], tuple(left_out))
 

@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from adcs._types import ClientId, Float64Array, FloatArray
+import numpy as np
+from numpy.typing import NDArray
+
+from adcs._types import ClientId, Float64Array, FloatArray, IndexArray
 from adcs.dpp.constraints import Constraints
-from adcs.dpp.greedy import Selection, greedy_map_features, greedy_map_trusted
+from adcs.dpp.greedy import Selection, greedy_map_rows, greedy_map_trusted
+from adcs.dpp.greedy_lazy import FeatureRowSource
+from adcs.dpp.kernel import similarity
 from adcs.dpp.tolerances import Scorer
 
 GRAM_LIMIT = 2000
@@ -25,17 +30,20 @@ class ClientDPP:
     clients
         The clients, in the order of the rows.
     directions
-        Their updates (or sketches), scaled to norm one, a row each.
+        Updates (or sketches), scaled to norm one, a row each.
     similarity
         C, the cosines between them; None above `GRAM_LIMIT` clients.
     quality
         q, one score for each client.
     scorer
         theta, and the tolerances that the precision of the kernel asks for.
+    rows
+        The row of each client in `directions`; None if these are the clients' own, in order.
+    squares
+        Squared norms of `directions` for a caller that keeps them; None computes them.
 
     Examples
     --------
-    >>> import numpy as np
     >>> rows = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
     >>> q = np.zeros(3)
     >>> scorer = Scorer.of_features(rows, q, theta=0.5)
@@ -49,21 +57,26 @@ class ClientDPP:
     similarity: Float64Array | None
     quality: Float64Array
     scorer: Scorer
+    rows: IndexArray | None = None
+    squares: NDArray[np.floating[Any]] | None = None
 
     def greedy(self, m: int, constraints: Constraints = Constraints()) -> Selection:  # noqa: B008
         """Return the greedy MAP of m rows; constraints are on positions in `clients`."""
         if self.similarity is None:
-            return greedy_map_features(
-                self.directions,
-                m,
-                quality=self.quality,
-                theta=self.scorer.theta,
-                constraints=constraints,
-                unit=True,
+            rows = FeatureRowSource(
+                self.directions, unit=True, squares=self.squares, index=self.rows
             )
+            scorer = Scorer.of_features(self.directions, self.quality, theta=self.scorer.theta)
+            return greedy_map_rows(rows, m, scorer, quality=self.quality, constraints=constraints)
         return greedy_map_trusted(
             self.similarity, m, self.scorer, quality=self.quality, constraints=constraints
         )
+
+    def cosines(self) -> Float64Array:
+        """Return C, computed where it is not kept."""
+        if self.similarity is not None:
+            return self.similarity
+        return similarity(self.directions if self.rows is None else self.directions[self.rows])
 
     def diagnostics(self, selection: Selection) -> dict[str, Any]:
         """Return what a cohort's diagnostics say about a selection, as JSON values."""

@@ -123,8 +123,7 @@ class DeterminantalScheduler(SnapshotScheduler):
         """Return the DPP over these clients; the kernel is computed once for each snapshot."""
         key = (self.reports.version, known)
         if self._kernel is None or self._kernel[0] != key:
-            rows = [self.directions.vector(self.reports[client]) for client in known]
-            unit = unit_rows(np.stack([row for row in rows if row is not None]))
+            unit = unit_rows(self._vectors(known))
             gram = similarity(unit) if len(known) <= GRAM_LIMIT else None
             self._kernel = (key, unit, gram)
         _, unit, gram = self._kernel
@@ -133,6 +132,13 @@ class DeterminantalScheduler(SnapshotScheduler):
             table = self.reports.current_table(known)
             q = self._qualities(table or [self.reports[client] for client in known])
         return ClientDPP(known, unit, gram, q, Scorer.of_features(unit, q, theta=self.theta))
+
+    def _vectors(self, known: list[ClientId]) -> FloatArray:
+        """Return the updates, or histograms, of the known clients, a row each."""
+        if not self.directions.sent_once:
+            return self.reports.vectors(known)
+        rows = [self.directions.vector(self.reports[client]) for client in known]
+        return np.stack([row for row in rows if row is not None])
 
     def _qualities(self, reports: Sequence[ClientReport]) -> Float64Array:
         """Return the qualities; with histograms, that of a client that reports none is the mean."""

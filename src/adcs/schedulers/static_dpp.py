@@ -6,7 +6,6 @@ from typing import Any
 
 from adcs._types import ClientId
 from adcs.dpp.constraints import Constraints
-from adcs.dpp.kernel import similarity
 from adcs.dpp.sampling import sample_mdpp
 from adcs.reports.quality import Quality, Scale
 from adcs.reports.sketch import Sketcher
@@ -78,10 +77,9 @@ class StaticDPP(DeterminantalScheduler):
         if not self.sample or rank < m:
             return mode
         assert self.dpp is not None
-        gram = self.dpp.similarity
         try:
             chosen = sample_mdpp(
-                similarity(self.dpp.directions) if gram is None else gram,
+                self.dpp.cosines(),
                 m,
                 quality=self.dpp.quality,
                 theta=self.theta,

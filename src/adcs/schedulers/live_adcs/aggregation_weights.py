@@ -6,6 +6,7 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
 from adcs._types import Float64Array, IndexArray
+from adcs.schedulers.live_adcs.kernel import CosineSums
 
 RIDGE = 0.03
 """Pull of all weights towards equal ones, as a fraction of the mean squared norm."""
@@ -24,7 +25,7 @@ SUM_PENALTY = 100.0
 
 
 def fitted_weights(
-    cosines: Float64Array,
+    cosines: Float64Array | CosineSums,
     norms: Float64Array,
     log_shares: Float64Array,
     chosen: IndexArray,
@@ -41,7 +42,8 @@ def fitted_weights(
     Parameters
     ----------
     cosines
-        Between the updates of the chosen (rows) and of all (columns).
+        Between the updates of the chosen (rows) and of all (columns): a matrix, or `CosineSums`
+        for many clients.
     norms
         Norms of all updates.
     log_shares
@@ -71,10 +73,15 @@ def fitted_weights(
     norms = np.minimum(norms, MAX_NORM_RATIO * np.median(norms))
     mean_square = float((norms**2).mean())
     norms = norms / np.sqrt(mean_square) if mean_square > 0.0 else np.ones(norms.size)
-    gram = cosines * norms[chosen, None] * norms
+    if isinstance(cosines, CosineSums):
+        gram = cosines.columns(chosen) * norms[chosen, None] * norms[chosen]
+        products = norms[chosen] * (cosines @ (norms * shares))
+    else:
+        gram = cosines * norms[chosen, None] * norms
+        products, gram = gram @ shares, gram[:, chosen]
     noise = (1.0 - persistence) * norms[chosen] ** 2
-    lower = cholesky(gram[:, chosen] + RIDGE * np.eye(chosen.size), lower=True)
-    target = solve_triangular(lower, gram @ shares - noise * shares[chosen], lower=True)
+    lower = cholesky(gram + RIDGE * np.eye(chosen.size), lower=True)
+    target = solve_triangular(lower, products - noise * shares[chosen], lower=True)
     # The last row asks for a sum of one.
     last = np.full((1, chosen.size), SUM_PENALTY)
     weights, _ = nnls(np.vstack([lower.T, last]), np.append(target, SUM_PENALTY))

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adcs._types import Float64Array, FloatArray, IndexArray
+from adcs.dpp.greedy_lazy import squared_norms
 from adcs.schedulers.client_dpp import GRAM_LIMIT
 
 MEMORY = 0.995
@@ -17,11 +19,16 @@ MIN_COMPARISONS = 5.0
 """Persistence is estimated from at least this many comparisons."""
 
 
+_PART = 1 << 16  # bytes of rows that are compared at a time
+_CHUNK = 4096  # rows that are summed in their own precision
+
+
 class LiveKernel:
     """Directions and norms of clients' last updates; clients are rows, numbered from 0.
 
     A new update replaces its client's row and column. For m updates among N clients that is an
-    m x N product, where computing all cosines takes N x N.
+    m x N product, where computing all cosines takes N x N. Where the cosines are not kept as a
+    matrix, nothing of size m x N is computed: sums over rows come from sums of directions.
 
     Parameters
     ----------
@@ -45,19 +52,33 @@ class LiveKernel:
     def clear(self) -> None:
         """Drop all rows."""
         self.unit: FloatArray = np.empty((0, 0))
+        self.squares: FloatArray = np.empty(
+            0
+        )  # squared norms of the rows of unit, one up to rounding
         self.norms: Float64Array = np.empty(0)
         self._cosines: Float64Array | None = np.empty((0, 0))
         self._comparisons: Float64Array = np.zeros(2)  # number, and sum of cosines
 
     def update(self, rows: IndexArray, directions: FloatArray, norms: Float64Array) -> None:
-        """Replace directions (unit vectors) and norms of rows; new rows continue the numbering."""
+        """Replace directions (unit vectors) and norms of rows; new rows continue the numbering.
+
+        The array of directions is taken over, not copied, where it has all rows in order.
+        """
         count = max(self.norms.size, int(rows.max()) + 1)
-        if count > self.norms.size:
-            self._grow(count, directions)
-        self.unit[rows] = directions
+        if self.norms.size == 0 and rows.size == count and _is_range(rows):
+            self._grow(count, directions[:0])
+            self.unit = directions
+        else:
+            if count > self.norms.size:
+                self._grow(count, directions)
+            self.unit[rows] = directions
+        self.squares[rows] = squared_norms(directions)
         self.norms[rows] = norms
         if self._cosines is not None:
-            fresh = self._multiply(rows)
+            # Rows held have the type of the first ones. A product of an array with itself would be
+            # computed otherwise, and be rounded otherwise.
+            same = directions.dtype == self.unit.dtype and directions is not self.unit
+            fresh = self._multiply(directions if same else self.unit[rows])
             # A block multiplied with itself may be off symmetry in its last bits.
             block = fresh[:, rows]
             fresh[:, rows] = (block + block.T) / 2.0
@@ -65,11 +86,27 @@ class LiveKernel:
             self._cosines[rows] = fresh
             self._cosines[:, rows] = fresh.T
 
-    def compare(self, rows: IndexArray, directions: FloatArray) -> None:
-        """Compare new directions of rows with those held, for `persistence`; new rows are none."""
+    def compare(
+        self, rows: IndexArray, directions: FloatArray, mask: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Compare new directions of rows with those held, for `persistence`; new rows are none.
+
+        A mask leaves the other rows out.
+        """
         held = rows < self.norms.size
+        if mask is not None:
+            held &= mask
         if held.any():
-            cosines = np.einsum("ij,ij->i", self.unit[rows[held]], directions[held])
+            found, at = held.nonzero()[0], rows[held]
+            size = max(1, _PART // self.unit[:1].nbytes)  # few rows at a time stay in cache
+            cosines = np.concatenate(
+                [
+                    np.einsum(
+                        "ij,ij->i", self.unit[at[i : i + size]], directions[found[i : i + size]]
+                    )
+                    for i in range(0, at.size, size)
+                ]
+            )
             self._comparisons = MEMORY * self._comparisons + [cosines.size, cosines.sum()]
 
     @property
@@ -82,10 +119,6 @@ class LiveKernel:
         count, total = self._comparisons
         return min(max(float(total / count), 0.0), 1.0) if count >= MIN_COMPARISONS else 1.0
 
-    def directions(self, rows: IndexArray) -> FloatArray:
-        """Return the unit vectors of rows."""
-        return self.unit if self._is_everyone(rows) else self.unit[rows]
-
     def similarity(self, rows: IndexArray) -> Float64Array | None:
         """Return the cosines among rows, or None above `gram_limit` clients."""
         if self._cosines is None or self._is_everyone(rows):
@@ -94,23 +127,42 @@ class LiveKernel:
 
     def cosines(self, rows: IndexArray) -> Float64Array:
         """Return the cosines of some rows with all rows, len(rows) x N."""
-        return self._multiply(rows) if self._cosines is None else self._cosines[rows]
+        return self._multiply(self.unit[rows]) if self._cosines is None else self._cosines[rows]
+
+    def cosines_with(self, rows: IndexArray, others: IndexArray) -> Float64Array | CosineSums:
+        """Return the cosines of some rows with others, as a matrix if the cosines are kept."""
+        if self._cosines is not None:
+            return self._cosines[rows][:, others]
+        return CosineSums(self.unit, rows, None if self._is_everyone(others) else others)
+
+    def sum_products(self, rows: IndexArray, shares: Float64Array) -> Float64Array:
+        """Return the inner products of a weighted sum of some rows' updates with all updates."""
+        if self._cosines is not None:
+            return np.asarray(shares @ self.inner_products(rows))
+        step = (shares * self.norms[rows]) @ self.unit[rows].astype(np.float64)
+        norm = float(np.linalg.norm(step))
+        direction = (step / norm if norm > 0.0 else step).astype(self.unit.dtype)
+        products: Float64Array = (self.unit @ direction).astype(np.float64)
+        products *= norm
+        products *= self.norms
+        return products
 
     def inner_products(self, rows: IndexArray) -> Float64Array:
         """Return the inner products of some rows' updates with all rows', len(rows) x N."""
         return np.asarray(self.cosines(rows) * self.norms[rows, None] * self.norms)
 
     def _is_everyone(self, rows: IndexArray) -> bool:
-        return rows.size == self.norms.size and bool((np.diff(rows) == 1).all())
+        return rows.size == self.norms.size and _is_range(rows)
 
-    def _multiply(self, rows: IndexArray) -> Float64Array:
-        return np.asarray(self.unit[rows] @ self.unit.T, dtype=np.float64)
+    def _multiply(self, directions: FloatArray) -> Float64Array:
+        return np.asarray(directions @ self.unit.T, dtype=np.float64)
 
     def _grow(self, count: int, directions: FloatArray) -> None:
         size, width = self.norms.size, directions.shape[1]
         table = np.zeros((count, width), dtype=directions.dtype)
         table[:size] = self.unit.reshape(size, width)
         self.unit = table
+        self.squares = np.append(self.squares, np.zeros(count - size)).astype(table.dtype)
         self.norms = np.append(self.norms, np.zeros(count - size))
         if count > self.gram_limit:
             self._cosines = None
@@ -132,6 +184,54 @@ class LiveKernel:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to a state returned by `state`."""
         self.unit = np.array(state["directions"])
+        self.squares = squared_norms(self.unit)
         self.norms = np.array(state["norms"])
         self._cosines = None if state["cosines"] is None else np.array(state["cosines"])
         self._comparisons = np.array(state["comparisons"])
+
+
+class CosineSums:
+    """Cosines of m rows with N others where the m x N matrix is too large to be formed.
+
+    Parameters
+    ----------
+    unit
+        All unit vectors.
+    rows, others
+        The m rows, and the N others; None for all.
+
+    Examples
+    --------
+    >>> sums = CosineSums(np.array([[1.0, 0.0], [0.6, 0.8]]), np.array([0]))
+    >>> sums.columns(np.array([1])), sums @ np.array([1.0, 10.0])
+    (array([[0.6]]), array([7.]))
+    """
+
+    def __init__(
+        self, unit: FloatArray, rows: IndexArray, others: IndexArray | None = None
+    ) -> None:
+        self._unit, self._own, self._others = unit, unit[rows].astype(np.float64), others
+
+    def columns(self, chosen: IndexArray) -> Float64Array:
+        """Return the cosines with some of the others."""
+        at = chosen if self._others is None else self._others[chosen]
+        return np.asarray(self._own @ self._unit[at].astype(np.float64).T)
+
+    def __matmul__(self, weights: Float64Array) -> Float64Array:
+        """Return the sums of cosines with the others, weighted."""
+        if self._others is not None:
+            scattered = np.zeros(len(self._unit))
+            scattered[self._others] = weights
+            weights = scattered
+        narrow = weights.astype(self._unit.dtype)
+        total = np.zeros(self._unit.shape[1])
+        # Sums of few rows in their own precision, then in float64.
+        for start in range(0, len(self._unit), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            total += narrow[part] @ self._unit[part]
+        return np.asarray(self._own @ total)
+
+
+def _is_range(rows: IndexArray) -> bool:
+    """Return whether rows are 0, 1, 2 and so on, up to an offset."""
+    return bool((rows[1:] - rows[:-1] == 1).all())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
+from itertools import compress, count, repeat
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adcs._types import ClientId, IndexArray
 
@@ -39,9 +41,10 @@ class Participation:
     def clear(self) -> None:
         """Drop all clients."""
         self._row: dict[ClientId, int] = {}
-        self._expired: set[ClientId] = set()  # have a row, and count as if they had not reported
         self.last_selected: IndexArray = np.empty(0, dtype=np.intp)
         self.unanswered: IndexArray = np.empty(0, dtype=np.intp)
+        # Rows whose clients count as if they had not reported.
+        self._expired: NDArray[np.bool_] = np.empty(0, dtype=bool)
         self._cache: tuple[tuple[ClientId, ...], list[ClientId], IndexArray, int] | None = None
 
     def __len__(self) -> int:
@@ -50,31 +53,45 @@ class Participation:
     def __contains__(self, client: object) -> bool:
         return client in self._row
 
-    def get(self, client: ClientId) -> int | None:
-        """Return the client's row, or None if it has not reported."""
-        return self._row.get(client)
+    @property
+    def clients(self) -> Set[ClientId]:
+        """The clients that have reported, in the order of their rows."""
+        return self._row.keys()
 
-    def report(self, clients: Iterable[ClientId], server_round: int) -> IndexArray:
+    def find(self, clients: Collection[ClientId]) -> IndexArray:
+        """Return the row of each client, -1 for one that has not reported."""
+        return np.fromiter(map(self._row.get, clients, repeat(-1)), np.intp, len(clients))
+
+    def report(self, clients: Sequence[ClientId], server_round: int) -> IndexArray:
         """Record that clients have reported; return their rows, new ones included."""
-        clients = list(clients)
-        rows = np.array([self._row.setdefault(client, len(self._row)) for client in clients])
-        if self._expired.intersection(clients):
-            self._expired.difference_update(clients)
-            self._cache = None
-        new = np.zeros(len(self._row) - self.last_selected.size, dtype=np.intp)
-        self.last_selected = np.append(self.last_selected, new + server_round)
-        self.unanswered = np.append(self.unanswered, new)
+        row = self._row
+        if not row:
+            row.update(zip(dict.fromkeys(clients), count()))
+        else:
+            for client in clients:
+                row.setdefault(client, len(row))
+        rows = self.find(clients)
+        new = np.zeros(len(row) - self.last_selected.size, dtype=np.intp)
+        if new.size:
+            self.last_selected = np.append(self.last_selected, new + server_round)
+            self.unanswered = np.append(self.unanswered, new)
+            self._expired = np.append(self._expired, new.astype(bool))
         self.unanswered[rows] = 0
+        if self._expired[rows].any():
+            self._expired[rows] = False
+            self._cache = None
         return rows
 
-    def expire(self, clients: Iterable[ClientId]) -> None:
+    def expire(self, clients: Collection[ClientId]) -> None:
         """Record that the reports of clients are out of date, until they report again."""
-        self._expired.update(client for client in clients if client in self._row)
+        rows = self.find(clients)
+        self._expired[rows[rows >= 0]] = True
         self._cache = None
 
-    def mark_selected(self, clients: Iterable[ClientId], server_round: int) -> None:
+    def mark_selected(self, clients: Collection[ClientId], server_round: int) -> None:
         """Record that clients were selected; those that have not reported are ignored."""
-        rows = [self._row[client] for client in clients if client in self._row]
+        rows = self.find(clients)
+        rows = rows[rows >= 0]
         self.last_selected[rows] = server_round
         self.unanswered[rows] += 1
 
@@ -82,16 +99,28 @@ class Participation:
         """Return those of the clients with a report that is not out of date, in their order."""
         cache = self._cache
         if cache is None or cache[0] is not clients or cache[3] != len(self._row):
-            known = [c for c in clients if c in self._row and c not in self._expired]
-            rows = np.array([self._row[client] for client in known], dtype=np.intp)
-            cache = self._cache = (clients, known, rows, len(self._row))
+            rows = self.find(clients)
+            has_report = rows >= 0
+            has_report[has_report] = ~self._expired[rows[has_report]]
+            known = list(clients if has_report.all() else compress(clients, has_report.tolist()))
+            cache = self._cache = (clients, known, rows[has_report], len(self._row))
         return cache[1]
 
     def rows(self, known: Sequence[ClientId]) -> IndexArray:
         """Return the rows of clients that have reported."""
         if self._cache is not None and known is self._cache[1]:
             return self._cache[2]
-        return np.array([self._row[client] for client in known], dtype=np.intp)
+        return self.find(known)
+
+    def without(
+        self, known: list[ClientId], left_out: Set[ClientId]
+    ) -> tuple[list[ClientId], IndexArray]:
+        """Return the known clients that are not left out, and their positions in `known`."""
+        rows = self.find(left_out)
+        kept = np.ones(len(self._row), dtype=bool)
+        kept[rows[rows >= 0]] = False
+        mask = kept[self.rows(known)]
+        return list(compress(known, mask.tolist())), mask.nonzero()[0]
 
     def state(self) -> dict[str, Any]:
         """Return everything as JSON values and arrays."""
@@ -99,7 +128,7 @@ class Participation:
             "clients": list(self._row),
             "last_selected": self.last_selected.copy(),
             "unanswered": self.unanswered.copy(),
-            "expired": [client for client in self._row if client in self._expired],
+            "expired": list(compress(self._row, self._expired)),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -108,4 +137,5 @@ class Participation:
         self._row = {client: row for row, client in enumerate(state["clients"])}
         self.last_selected = np.array(state["last_selected"])
         self.unanswered = np.array(state["unanswered"])
-        self._expired = set(state["expired"])
+        self._expired = np.zeros(len(self._row), dtype=bool)
+        self._expired[self.find(state["expired"])] = True

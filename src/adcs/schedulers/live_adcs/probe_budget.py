@@ -61,11 +61,22 @@ class ProbeBudget:
             How many clients have been seen so far: the least that the budget allows.
         """
         self.open(server_round)
-        left = max(clients, int(self.share * self.updates)) - self._spent - len(self._granted)
-        new = [client for client in wanted if client not in self._granted][: max(left, 0)]
+        new = [client for client in wanted if client not in self._granted][: self._left(clients)]
         granted = [client for client in wanted if client in self._granted] + new
         self._granted.update(new)
         return granted
+
+    def is_spent(self, clients: int) -> bool:
+        """Return whether this round has no probe, granted or to be granted.
+
+        >>> ProbeBudget(share=0.005).is_spent(clients=0)
+        True
+        """
+        return not self._granted and not self._left(clients)
+
+    def _left(self, clients: int) -> int:
+        allowed = max(clients, int(self.share * self.updates))
+        return max(allowed - self._spent - len(self._granted), 0)
 
     def state(self) -> dict[str, Any]:
         """Return everything as JSON values."""

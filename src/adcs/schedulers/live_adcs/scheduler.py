@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import groupby
+from itertools import filterfalse
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,13 @@ from adcs.dpp.tolerances import Scorer
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketcher
 from adcs.reports.store import ReportStore
+from adcs.reports.table import ReportTable
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.schedulers.client_dpp import ClientDPP
 from adcs.schedulers.directions import Kernel, make_directions
 from adcs.schedulers.live_adcs.aggregation_weights import fitted_weights
-from adcs.schedulers.live_adcs.kernel import LiveKernel
+from adcs.schedulers.live_adcs.batches import Batch, in_batches
+from adcs.schedulers.live_adcs.kernel import CosineSums, LiveKernel
 from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
 from adcs.schedulers.live_adcs.participation import Participation
 from adcs.schedulers.live_adcs.probe_budget import ProbeBudget
@@ -38,7 +40,9 @@ DRAW = 1
 """The random stream of draws from the estimates of losses; unknown clients have stream 0."""
 
 QualityScore = Callable[[Float64Array, Float64Array, IndexArray, Float64Array], Float64Array]
-Weighting = Callable[[Float64Array, Float64Array, Float64Array, IndexArray, float], Float64Array]
+Weighting = Callable[
+    [Float64Array | CosineSums, Float64Array, Float64Array, IndexArray, float], Float64Array
+]
 SIGNALS = frozenset({"update", "loss"})
 
 
@@ -158,6 +162,7 @@ class LiveADCS(Scheduler):
         self._weights: dict[ClientId, float] = {}
         self.reports = ReportStore(self.sketch)
         self._generation = 0  # of the reports that the kernel was made from
+        self._silent_clients: tuple[tuple[int, ...], Set[ClientId]] = ((), frozenset())
 
     def known_clients(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
         """Return those of the clients that have reported an update and a loss, or a histogram."""
@@ -168,17 +173,19 @@ class LiveADCS(Scheduler):
     def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Probe clients without a report, and those whose loss is outdated, within the budget."""
         self.probe_budget.open(server_round)
-        reported = self._participation
+        reported = self._participation.clients
         known = self.known_clients(clients)
         unknown = [c for c in clients if c not in reported] if len(known) < len(clients) else []
-        silent = {client for client in self.probe_budget.probed if client not in reported}
+        silent = self._silent()
         # Clients that never answered a probe come last.
         new = [client for client in unknown if client not in silent]
+        seen = len(reported) + len(silent) + len(new)
+        if self.probe_budget.is_spent(seen):
+            return Request()
         outdated = self._outdated(server_round, known)
         if new and self.directions.sent_once:
             outdated = []  # they are not asked for what they have sent
         wanted = new + outdated + [c for c in unknown if c in silent]
-        seen = len(reported) + len(silent) + len(new)
         granted = self.probe_budget.grant(server_round, wanted, seen)
         if not granted:
             return Request()
@@ -186,6 +193,15 @@ class LiveADCS(Scheduler):
         if self.directions.sent_once and all(client in reported for client in granted):
             signals = signals - {self.directions.signal}
         return Request(tuple(granted), signals, self.sketch)
+
+    def _silent(self) -> Set[ClientId]:
+        """Return the clients that were probed in earlier rounds and have not reported."""
+        probed, reported = self.probe_budget.probed, self._participation.clients
+        # Both only grow, but when they are dropped.
+        key = (len(probed), len(reported), self._generation)
+        if self._silent_clients[0] != key:
+            self._silent_clients = (key, probed - reported)
+        return self._silent_clients[1]
 
     def _outdated(self, server_round: int, known: list[ClientId]) -> list[ClientId]:
         """Return clients whose loss must be asked for, the oldest report first."""
@@ -206,25 +222,23 @@ class LiveADCS(Scheduler):
     def _observe(self, server_round: int, reports: Sequence[ClientReport], source: Source) -> None:
         """Update the kernel and the losses of those that report, and predict the other losses."""
         # The store keeps no updates: the kernel has them.
-        bare = [replace(report, update=None, sketch=None) for report in reports]
-        super()._observe(server_round, bare, source)
+        super()._observe(server_round, _without_updates(reports), source)
         if self.reports.generation != self._generation and not self.directions.sent_once:
             self._start_over()  # most updates now have another form
         usable = self._usable(reports)
+        if not usable:
+            return
         # By the round of their model, then by id, whatever the order in which they came.
-        usable.sort(
-            key=lambda r: (min(r.server_round, server_round), isinstance(r.client, str), r.client)
-        )
-        for model_round, group in groupby(
-            usable, key=lambda report: min(int(report.server_round), server_round)
-        ):
-            self._update(model_round, list(group))
-        on_time = [report for report in usable if report.server_round >= server_round]
-        if source == "training" and on_time and not self.directions.sent_once:
-            self._predict(on_time)
+        for batch in in_batches(usable, server_round, self.directions):
+            self._update(batch)
+        if source == "training" and not self.directions.sent_once:
+            self._predict(batch.clients if batch.server_round >= server_round else [])
 
-    def _usable(self, reports: Sequence[ClientReport]) -> list[ClientReport]:
+    def _usable(self, reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
         """Return reports with a loss and an update; with histograms, one of the two suffices."""
+        if isinstance(reports, ReportTable) and not self.directions.sent_once:
+            has_both = reports.sketches is not None and reports.column("loss") is not None
+            return reports if has_both else []
         if not self.directions.sent_once:
             return [r for r in reports if r.loss is not None and r.vector is not None]
         # Histograms have as many classes as those held, or as most of the first ones.
@@ -254,46 +268,49 @@ class LiveADCS(Scheduler):
         self._participation.clear()
         self._weights = {}
 
-    def _update(self, model_round: int, reports: list[ClientReport]) -> None:
+    def _update(self, batch: Batch) -> None:
         """Take reports on the model of a round; those older than the client's last are ignored."""
-        latest = [self._reported_at(report.client) for report in reports]
-        reports = [r for r, at in zip(reports, latest, strict=True) if at <= model_round]
-        if not reports:
+        latest = self._reported_at(batch.clients)
+        batch, latest = (
+            batch.take(latest <= batch.server_round),
+            latest[latest <= batch.server_round],
+        )
+        if not batch.clients:
             return
         # A second report on the same model, a probe and then training, is no second observation.
-        new = np.array([at < model_round for at in latest if at <= model_round])
-        rows = self._participation.report([report.client for report in reports], model_round)
-        vectors = [self.directions.vector(report) for report in reports]
-        sent = np.array([vector is not None for vector in vectors])
-        if sent.any():
-            directions = unit_rows(np.stack([vector for vector in vectors if vector is not None]))
-            if self.directions.sent_once:
-                norms = np.ones(len(directions))
-            else:
-                norms = np.array([report.update_norm for report in reports], dtype=np.float64)
-                self.kernel.compare(rows[new], directions[new])
-            self.kernel.update(rows[sent], directions, norms)
-        losses = np.array([np.nan if r.loss is None else r.loss for r in reports], dtype=np.float64)
-        new &= np.isfinite(losses) | (rows >= self.loss_tracker.loss.size)
+        new = latest < batch.server_round
+        rows = self._participation.report(batch.clients, batch.server_round)
+        sent, vectors = batch.stacked()
+        if vectors is not None:
+            # A list of vectors was stacked into an array of its own.
+            directions = unit_rows(vectors, overwrite=isinstance(batch.vectors, list))
+            if not self.directions.sent_once:
+                self.kernel.compare(rows, directions, new)
+            self.kernel.update(rows[sent], directions, batch.norms[sent])
+        new &= np.isfinite(batch.losses) | (rows >= self.loss_tracker.loss.size)
         if new.any():
-            self.loss_tracker.update(rows[new], losses[new], model_round)
+            self.loss_tracker.update(rows[new], batch.losses[new], batch.server_round)
 
-    def _reported_at(self, client: ClientId) -> int:
-        row = self._participation.get(client)
-        if row is None or np.isnan(self.loss_tracker.loss[row]):
-            return -1
-        return int(self.loss_tracker.reported_at[row])
+    def _reported_at(self, clients: Sequence[ClientId]) -> IndexArray:
+        """Return the round of each client's last report of a loss, -1 for none."""
+        rows, tracker = self._participation.find(clients), self.loss_tracker
+        if not tracker.loss.size:
+            return np.full(rows.size, -1)
+        none = (rows < 0) | np.isnan(tracker.loss[rows])
+        return np.where(none, -1, tracker.reported_at[rows])
 
-    def _predict(self, reports: list[ClientReport]) -> None:
-        """Predict how the global step of these replies changes all losses."""
-        weights = np.array([self._weights.get(report.client, 0.0) for report in reports])
-        rows = self._participation.rows([report.client for report in reports])
+    def _predict(self, clients: Sequence[ClientId]) -> None:
+        """Predict how the global step of the replies of clients changes all losses."""
+        weights = np.array([self._weights.get(client, 0.0) for client in clients])
+        if not weights.sum() > 0.0:
+            return
+        rows = self._participation.rows(clients)
         norms = self.kernel.norms[rows]
         longest = MAX_STEP_NORM_RATIO * np.median(self.kernel.norms)
         weights *= np.divide(longest, norms, out=np.ones(norms.size), where=norms > longest)
         if weights.sum() > 0.0:
             shares = weights / weights.sum()
-            self.loss_tracker.predict(shares @ self.kernel.inner_products(rows))
+            self.loss_tracker.predict(self.kernel.sum_products(rows, shares))
 
     # select
 
@@ -302,19 +319,26 @@ class LiveADCS(Scheduler):
         everyone = self.known_clients(self._with_pending(clients))
         quality = self._quality(server_round, everyone)
         self.share_limit.open(server_round, m, len(clients))
-        beyond = self.share_limit.beyond(clients)
-        clients = self._within_limits(clients, m, beyond)
-        known = self.known_clients(self._with_pending(clients)) if beyond else everyone
+        barred = self.share_limit.barred
+        left_out = self._left_out(clients, m, barred)
+        known, position = everyone, np.arange(len(everyone))
+        if left_out:
+            known, position = self._participation.without(everyone, left_out)
+            clients = tuple(filterfalse(left_out.__contains__, clients))
 
         def select_known(count: int, constraints: Constraints) -> Cohort:
-            return self._select_known(server_round, known, everyone, quality, count, constraints)
+            return self._select_known(
+                server_round, known, everyone, position, quality, count, constraints
+            )
 
         cohort = select_with_unknown(self, server_round, clients, m, known, select_known)
         held = {c: self._weights[c] for c in self.pending if c in self._weights}
         self._weights = held | dict(zip(cohort.clients, cohort.weights, strict=True))
         self._participation.mark_selected(cohort.clients, server_round)
-        uncounted = {*beyond, *self.constraints.required}
-        self.share_limit.charge(c for c in cohort.clients if c not in uncounted)
+        required = self.constraints.required
+        self.share_limit.charge(
+            [c for c in cohort.clients if c not in barred and c not in required]
+        )
         self.probe_budget.updates += len(cohort.clients)
         return cohort
 
@@ -329,46 +353,44 @@ class LiveADCS(Scheduler):
             self.rng(server_round, DRAW).standard_normal(rows.size),
         )
 
-    def _within_limits(
-        self, clients: tuple[ClientId, ...], m: int, beyond: list[ClientId]
-    ) -> tuple[ClientId, ...]:
-        """Return the clients without those beyond their limit, unless a slot would stay empty."""
-        if not beyond:
-            return clients
-        barred = set(beyond).difference(self.constraints.required)
-        within = tuple(client for client in clients if client not in barred)
-        needed = set(self.take((*within, *(c for c in beyond if c in barred)), m))
-        if needed.isdisjoint(barred):
-            return within
-        return tuple(client for client in clients if client not in barred or client in needed)
+    def _left_out(
+        self, clients: tuple[ClientId, ...], m: int, barred: Set[ClientId]
+    ) -> Set[ClientId]:
+        """Return the clients beyond their limit, but those without whom a slot would stay empty."""
+        left_out = barred
+        if self.pending or self.constraints.required:
+            left_out = barred - {*self.pending, *self.constraints.required}
+        if not left_out or (not self.constraints and len(clients) - len(left_out) >= m):
+            return left_out
+        within = filterfalse(left_out.__contains__, clients)
+        beyond = [client for client in self.share_limit.beyond(clients) if client in left_out]
+        return left_out - set(self.take((*within, *beyond), m))
 
     def _select_known(
         self,
         server_round: int,
         known: list[ClientId],
         everyone: list[ClientId],
+        position: IndexArray,
         quality: Float64Array,
         m: int,
         constraints: Constraints,
     ) -> Cohort:
         """Take the greedy MAP, overdue clients first, and fit weights that stand for everyone."""
-        rows, kernel = self._participation.rows(known), self.kernel
-        all_rows, position = rows, np.arange(rows.size)
-        if known is not everyone:
-            all_rows = self._participation.rows(everyone)
-            position = np.isin(all_rows, rows).nonzero()[0]
-        q = quality[position]
-        directions = kernel.directions(rows)
+        all_rows, kernel = self._participation.rows(everyone), self.kernel
+        rows, q = all_rows[position], quality[position]
         # The kernel's entries are rounded as the updates are.
-        scorer = Scorer.of_kernel(directions, q, theta=self.theta)
-        dpp = self.dpp = ClientDPP(known, directions, kernel.similarity(rows), q, scorer)
+        scorer = Scorer.of_kernel(kernel.unit, q, theta=self.theta)
+        dpp = self.dpp = ClientDPP(
+            known, kernel.unit, kernel.similarity(rows), q, scorer, rows, kernel.squares
+        )
         waits = server_round - self._participation.last_selected[rows]
         overdue = self.waiting_rule.overdue(waits, m, constraints)
         selection = dpp.greedy(m, replace(constraints, required=[*constraints.required, *overdue]))
         # Pending clients represent others too, so the weights are fitted with theirs.
         together = np.array([*constraints.given, *selection.indices], dtype=np.intp)
         weights = self.weighting(
-            kernel.cosines(rows[together])[:, all_rows],
+            kernel.cosines_with(rows[together], all_rows),
             kernel.norms[all_rows],
             alpha(self.theta) * quality,
             position[together],
@@ -411,4 +433,11 @@ class LiveADCS(Scheduler):
         self.share_limit.restore(state["share_limit"])
         self._weights = dict(state["weights"])
         self._generation = int(state["generation"])
+        self._silent_clients = ((), frozenset())
         self.dpp = None
+
+
+def _without_updates(reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
+    if isinstance(reports, ReportTable):
+        return reports.without("update", "sketch")
+    return [replace(report, update=None, sketch=None) for report in reports]

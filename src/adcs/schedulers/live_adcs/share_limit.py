@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from adcs._types import ClientId
@@ -47,7 +47,10 @@ class ShareLimit:
         self._round = -1
         self._allowance = 0.0  # A, this round included
         self._before = 0.0  # A without this round
+        # A threshold that A has passed counts as no threshold, and is dropped sooner or later.
         self._thresholds: dict[ClientId, float] = {}
+        self._kept = 0  # thresholds left when passed ones were last dropped
+        self._barred: set[ClientId] | None = set()
 
     def open(self, server_round: int, m: int, available: int) -> None:
         """Begin a round; opening it again changes nothing."""
@@ -55,21 +58,37 @@ class ShareLimit:
             return
         self._round, self._before = server_round, self._allowance
         self._allowance += self.max_share * min(m / available, 1.0)
-        # A threshold that A has passed counts as no threshold.
-        self._thresholds = {c: at for c, at in self._thresholds.items() if at > self._before}
+        if len(self._thresholds) > 2 * self._kept:
+            self._thresholds = self._current()
+            self._kept = len(self._thresholds)
+        self._barred = None
+
+    @property
+    def barred(self) -> Set[ClientId]:
+        """All clients that are beyond their limit."""
+        if self._barred is None:
+            now = self._allowance
+            self._barred = {client for client, at in self._thresholds.items() if at > now}
+        return self._barred
 
     def beyond(self, clients: Iterable[ClientId]) -> list[ClientId]:
         """Return the clients that are beyond their limit, the one nearest to it first."""
-        now = self._allowance
-        barred = {client: at for client, at in self._thresholds.items() if at > now}
-        return sorted((c for c in clients if c in barred), key=barred.__getitem__) if barred else []
+        return sorted(filter(self.barred.__contains__, clients), key=self._thresholds.__getitem__)
 
     def charge(self, clients: Iterable[ClientId]) -> None:
         """Record that clients were chosen within their limit."""
         if self.max_share is not None:
             for client in clients:
-                at = max(self._thresholds.get(client, 0.0), self._before)
+                at = self._thresholds.get(client, 0.0)
+                if at <= self._before:
+                    at = self._before
+                    self._thresholds.pop(client, None)
                 self._thresholds[client] = at + 1.0
+            self._barred = None
+
+    def _current(self) -> dict[ClientId, float]:
+        """Return the thresholds that A had not passed before this round."""
+        return {client: at for client, at in self._thresholds.items() if at > self._before}
 
     def state(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -77,7 +96,7 @@ class ShareLimit:
             "server_round": self._round,
             "allowance": self._allowance,
             "before": self._before,
-            "thresholds": [[client, at] for client, at in self._thresholds.items()],
+            "thresholds": [[client, at] for client, at in self._current().items()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -85,3 +104,4 @@ class ShareLimit:
         self._round = int(state["server_round"])
         self._allowance, self._before = float(state["allowance"]), float(state["before"])
         self._thresholds = {client: float(at) for client, at in state["thresholds"]}
+        self._kept, self._barred = len(self._thresholds), None

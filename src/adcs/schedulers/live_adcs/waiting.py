@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 
 import numpy as np
 
@@ -55,10 +56,10 @@ class WaitingRule:
         order = over[np.argsort(-waits[over], kind="stable")].tolist()
         slots = min((m + 1) // 2, m - len(constraints.required))
         held = {*constraints.required, *constraints.given}
-        late = [i for i in order if i not in held]
+        late = (i for i in order if i not in held)
         labels, caps = constraints.groups, constraints.caps
         if labels is None or caps is None:
-            return late[:slots]
+            return list(islice(late, max(slots, 0)))
         assert isinstance(caps, Mapping)
         free = Counter(caps) - Counter(labels[i] for i in held)
         overdue: list[int] = []
