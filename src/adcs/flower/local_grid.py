@@ -123,6 +123,23 @@ class LocalGrid(Grid):
         """Advance the clock."""
         self._now += seconds
 
+    def wait(self, message_ids: Iterable[str], seconds: float) -> bool:
+        """Advance the clock until a reply arrives, by at most so many seconds.
+
+        Parameters
+        ----------
+        message_ids
+            The messages whose replies are waited for.
+        seconds
+            The longest wait. If it is infinite and no reply will ever arrive, False is returned.
+        """
+        arrivals = [self._due[name][0] - self._now for name in message_ids if name in self._due]
+        wait = min([seconds, *arrivals])
+        if math.isinf(wait):
+            return False
+        self.advance(max(wait, 0.0))
+        return True
+
     # Flower's Grid interface.
 
     def set_run(self, run: Run) -> None:

@@ -26,6 +26,7 @@ from adcs.federated.replies import ReplyChecks
 from adcs.federated.round import ClientsPerRound, RoundDriver, cohort_size
 from adcs.federated.warn_once import WarnOnce
 from adcs.flower.own_start import call_start, has_own_start
+from adcs.flower.receive import clock_of
 from adcs.flower.strategies import (
     CheckSetting,
     averages_by_weight,
@@ -41,7 +42,6 @@ from adcs.flower.strategies import (
 from adcs.flower.transport import (
     FlowerReply,
     Transport,
-    clock_of,
     new_message,
     probe_messages,
     read_arrays,
@@ -511,7 +511,7 @@ class Scheduled(Strategy):
         current.sent = probe_messages(probe, training, self._evaluate_config)
         current.sent_at = current.clock()
         wait = self._timeout if probe.is_training else self._probe_wait()
-        answered = self._transport.send(grid, current.sent, wait, probe.purpose)
+        answered = dict(self._transport.send(grid, current.sent, wait, probe.purpose))
         self._warn_of_order(answered)
         driver.observe_probe(probe, self._exchange(current, answered))
         if probe.question is not None and this_round.early_replies:
