@@ -137,6 +137,8 @@ class SentModel:
         The arrays that make up the update, and the patterns by which a client finds them.
     size
         The number of values in the update.
+    nbytes
+        The bytes of all arrays.
 
     Examples
     --------
@@ -170,6 +172,7 @@ class SentModel:
         if keys is not None and set(keys) < set(self.keys):
             self.keys, self.patterns = tuple(keys), tuple(escape(key) for key in keys)
         self.size = sum(self.arrays[key].size for key in self.keys)
+        self.nbytes = sum(array.nbytes for array in self.arrays.values())
 
     def update(self, arrays: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return the reply minus this model, one array for each of `keys` that came back."""

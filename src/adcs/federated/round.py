@@ -7,6 +7,7 @@ A framework carries the messages; a `RoundDriver` does the rest. One round, in o
     driver.round.clients = clients                   # who may be asked
     driver.observe_late(purpose, client, reply)      # for each late answer to an earlier round
     request = driver.request(available, pending, m)
+    driver.read_answer(probe, client, reply)         # for each answer to the probe, as it arrives
     driver.observe_probe(probe, exchange)            # if the request names clients
     cohort = driver.select(available, pending, m)    # those in round.early_replies have trained
     usable = driver.observe_training(exchange)       # the replies to aggregate
@@ -30,7 +31,13 @@ from adcs.backoff import Stage, without_unanswered
 from adcs.federated.messages import Exchange, Purpose, Reply, SentModel
 from adcs.federated.probes import Probe
 from adcs.federated.recorder import Recorder, RoundRecord, metrics_by_client, why_idle
-from adcs.federated.replies import ReplyChecks, ReplyReader, apply_weights, has_weights
+from adcs.federated.replies import (
+    ReplyBatch,
+    ReplyChecks,
+    ReplyReader,
+    apply_weights,
+    has_weights,
+)
 from adcs.federated.warn_once import WarnOnce
 from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent
 from adcs.reports.report import ClientReport
@@ -110,6 +117,8 @@ class Round(Generic[Reply]):
         The clients that may be asked.
     request
         What the scheduler has requested.
+    answers
+        The answers to the probe so far; None before the first and when they have been observed.
     early_replies
         Training replies that came in answer to the probe; their clients need not train again.
     done
@@ -126,6 +135,7 @@ class Round(Generic[Reply]):
     model: SentModel | None = None
     clients: tuple[ClientId, ...] = ()
     request: Request = field(default_factory=Request)
+    answers: ReplyBatch[Reply] | None = None
     early_replies: dict[ClientId, Reply] = field(default_factory=dict)
     done: bool = False
 
@@ -240,7 +250,7 @@ class RoundDriver(Generic[Reply]):
         usable = self._reader.read(purpose, {client: reply}, current.record, sketch=self._sketch)
         costs = current.record.costs
         costs.bytes_up += reply.nbytes
-        self._count_work(purpose, [reply])
+        self._count_work(purpose, int(reply.error is None))
         self._enrol(current.server_round, usable.reports)
         self.scheduler.observe(current.server_round, usable.reports, purpose.stage)
 
@@ -281,6 +291,25 @@ class RoundDriver(Generic[Reply]):
                 sketch.size,
             )
 
+    def read_answer(self, probe: Probe, client: ClientId, reply: Reply) -> None:
+        """Read a client's answer to the probe as it arrives; what need not be kept is let go.
+
+        Parameters
+        ----------
+        probe
+            The probe, from `probes.plan_probe`.
+        client, reply
+            The client and its answer.
+        """
+        current = self._current()
+        started = time.perf_counter()
+        if current.answers is None:
+            if "update" in current.request.signals:
+                self._sketch = current.request.sketch
+            current.answers = self._reader.batch(probe.purpose, sketch=self._sketch)
+        current.answers.add(client, reply)
+        current.record.schedule_seconds += time.perf_counter() - started
+
     def observe_probe(self, probe: Probe, exchange: Exchange[Reply]) -> None:
         """Pass the answers to the probe on to the scheduler.
 
@@ -289,22 +318,27 @@ class RoundDriver(Generic[Reply]):
         probe
             The probe, from `probes.plan_probe`.
         exchange
-            Its messages and replies.
+            Its messages, and the replies that were not read as they arrived.
         """
         current = self._current()
         record, request = current.record, current.request
         record.probed = request.clients
+        for client, reply in exchange.replies.items():
+            self.read_answer(probe, client, reply)
         if "update" in request.signals:
             self._sketch = request.sketch
-        self._count_traffic(exchange, "probe")
+        batch, current.answers = current.answers, None
+        if batch is None:
+            batch = self._reader.batch(probe.purpose, sketch=self._sketch)
+        self._count_traffic(exchange, "probe", batch)
         started = time.perf_counter()
-        usable = self._reader.read(probe.purpose, exchange.replies, record, sketch=self._sketch)
+        usable = batch.finish(record)
         self._enrol(current.server_round, usable.reports)
         self.scheduler.observe(current.server_round, usable.reports, "probe")
         record.schedule_seconds += time.perf_counter() - started
         current.early_replies = usable.trained
         record.answered = [report.client for report in usable.reports]
-        self._count_work(probe.purpose, exchange.replies.values())
+        self._count_work(probe.purpose, batch.contents)
         without_loss = "loss" in request.signals and all(r.loss is None for r in usable.reports)
         if without_loss and usable.reports:
             self.warn_once(
@@ -362,7 +396,6 @@ class RoundDriver(Generic[Reply]):
         current = self._current()
         model, record = current.model, current.record
         assert model is not None
-        self._count_traffic(exchange, "training")
         early = {
             client: current.early_replies[client]
             for client in record.cohort.clients
@@ -370,13 +403,14 @@ class RoundDriver(Generic[Reply]):
         }
         purpose = Purpose("training", current.server_round, model)
         observes = "training" in self.scheduler.observed_sources
-        usable = self._reader.read(
-            purpose,
-            {**exchange.replies, **early},
-            record,
-            sketch=self._sketch,
-            with_update=observes,
-        )
+        batch = self._reader.batch(purpose, sketch=self._sketch, with_update=observes)
+        for client, reply in exchange.replies.items():
+            batch.add(client, reply)
+        contents = batch.contents
+        self._count_traffic(exchange, "training", batch)
+        for client, reply in early.items():
+            batch.add(client, reply)
+        usable = batch.finish(record)
         self._enrol(current.server_round, usable.reports)
         if observes:
             self.scheduler.observe(current.server_round, usable.reports, "training")
@@ -385,7 +419,6 @@ class RoundDriver(Generic[Reply]):
                     self.warn_once(sentence, sentence)
         if usable.trained and has_weights(record.cohort):
             self._apply_weights(current, model, usable.trained)
-        contents = sum(reply.error is None for reply in exchange.replies.values())
         record.costs.updates += contents
         record.costs.extra_updates += contents
         self._record_failures("probe", record.probed, record.answered)
@@ -515,20 +548,21 @@ class RoundDriver(Generic[Reply]):
             ]
             self.scheduler.observe(server_round, enrolment, "enrolment")
 
-    def _count_traffic(self, exchange: Exchange[Reply], stage: str) -> None:
+    def _count_traffic(
+        self, exchange: Exchange[Reply], stage: str, batch: ReplyBatch[Reply]
+    ) -> None:
         """Add an exchange to the costs of the round, and record who did not answer."""
         record = self._current().record
         record.costs.seconds += exchange.seconds
         record.costs.bytes_down += exchange.bytes_down
-        record.costs.bytes_up += sum(reply.nbytes for reply in exchange.replies.values())
-        missing = [client for client in exchange.clients if client not in exchange.replies]
+        record.costs.bytes_up += batch.nbytes
+        missing = [client for client in exchange.clients if client not in batch.clients]
         if missing:
             record.timed_out[stage] = missing
 
-    def _count_work(self, purpose: Purpose, replies: Iterable[Reply]) -> None:
+    def _count_work(self, purpose: Purpose, contents: int) -> None:
         """Add the work behind the answers to a probe, or behind late answers, to the costs."""
         costs: Ledger = self._current().record.costs
-        contents = sum(reply.error is None for reply in replies)
         if purpose.model is None:
             costs.loss_evaluations += contents
         else:

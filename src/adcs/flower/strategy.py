@@ -404,8 +404,11 @@ class Scheduled(Strategy):
         training = {node: nodes[node] for node in registry.unidentified(infos)}
         purpose = Purpose("identity", self.rounds_done)
         answered = self._transport.ask_partitions(grid, training, self._probe_wait(), purpose)
-        without_mod = [node for node, reply in answered.items() if not self._identify(node, reply)]
-        self._warn_of_order(answered)
+        without_mod = []
+        for node, reply in answered.items():
+            self._warn_of_order(node, reply)
+            if not self._identify(node, reply):
+                without_mod.append(node)
         before = registry.clients
         clients = registry.resolve({node: info.public_key for node, info in infos.items()})
         record.renamed = {
@@ -449,17 +452,16 @@ class Scheduled(Strategy):
                 ", ".join(str(node) for node in new),
             )
 
-    def _warn_of_order(self, answered: Mapping[int, FlowerReply]) -> None:
+    def _warn_of_order(self, node: int, reply: FlowerReply) -> None:
         """Log once that `probe_mod` is not the first mod of a ClientApp."""
-        for node, reply in answered.items():
-            answer = None if reply.error is not None else reply.answer
-            if answer is not None and answer.get("first") is False:
-                self._warn_once(
-                    "order",
-                    f"probe_mod of node {node} is not the first of its mods: the mods before it "
-                    "do not act on probed updates as on trained ones, and see the scheduler's "
-                    "messages; put it first, as ClientApp(mods=[probe_mod, ...])",
-                )
+        answer = None if reply.error is not None else reply.answer
+        if answer is not None and answer.get("first") is False:
+            self._warn_once(
+                "order",
+                f"probe_mod of node {node} is not the first of its mods: the mods before it "
+                "do not act on probed updates as on trained ones, and see the scheduler's "
+                "messages; put it first, as ClientApp(mods=[probe_mod, ...])",
+            )
 
     def _strategy_state(self) -> list[Any]:
         """Return what the strategy keeps between rounds, for a checkpoint."""
@@ -511,9 +513,18 @@ class Scheduled(Strategy):
         current.sent = probe_messages(probe, training, self._evaluate_config)
         current.sent_at = current.clock()
         wait = self._timeout if probe.is_training else self._probe_wait()
-        answered = dict(self._transport.send(grid, current.sent, wait, probe.purpose))
-        self._warn_of_order(answered)
-        driver.observe_probe(probe, self._exchange(current, answered))
+        large = probe.is_training or self._without_mod
+        clients = {node: client for client, node in current.nodes.items()}
+        for node, reply in self._transport.send(
+            grid,
+            current.sent,
+            wait,
+            probe.purpose,
+            this_round.model.nbytes if large else 0,
+        ):
+            self._warn_of_order(node, reply)
+            driver.read_answer(probe, clients[node], reply)
+        driver.observe_probe(probe, self._exchange(current, {}))
         if probe.question is not None and this_round.early_replies:
             without_mod = {client: current.nodes[client] for client in this_round.early_replies}
             self._record_without_mod(without_mod, this_round.record)
