@@ -390,6 +390,7 @@ class ReplyReader:
                     signals["output_bias_update"] = bias
                 if sketch is None:
                     vector = np.concatenate([layer.ravel() for layer in update])
+                    vector.flags.writeable = False  # The scheduler may keep it without a copy.
                     signals["update"] = vector
                     signals["norm"] = float(np.linalg.norm(vector))
                 else:

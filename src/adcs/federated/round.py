@@ -120,7 +120,10 @@ class Round(Generic[Reply]):
     answers
         The answers to the probe so far; None before the first and when they have been observed.
     early_replies
-        Training replies that came in answer to the probe; their clients need not train again.
+        Training replies that came in answer to the probe; their clients need not train again. After
+        the selection, those of the cohort.
+    early_clients
+        The clients of all these replies.
     done
         Whether its replies have been aggregated.
 
@@ -137,6 +140,7 @@ class Round(Generic[Reply]):
     request: Request = field(default_factory=Request)
     answers: ReplyBatch[Reply] | None = None
     early_replies: dict[ClientId, Reply] = field(default_factory=dict)
+    early_clients: tuple[ClientId, ...] = ()
     done: bool = False
 
 
@@ -337,6 +341,7 @@ class RoundDriver(Generic[Reply]):
         self.scheduler.observe(current.server_round, usable.reports, "probe")
         record.schedule_seconds += time.perf_counter() - started
         current.early_replies = usable.trained
+        current.early_clients = tuple(usable.trained)
         record.answered = [report.client for report in usable.reports]
         self._count_work(probe.purpose, batch.contents)
         without_loss = "loss" in request.signals and all(r.loss is None for r in usable.reports)
@@ -367,6 +372,11 @@ class RoundDriver(Generic[Reply]):
         started = time.perf_counter()
         record.cohort = self.scheduler.select(current.server_round, candidates, m, pending)
         record.schedule_seconds += time.perf_counter() - started
+        current.early_replies = {
+            client: current.early_replies[client]
+            for client in record.cohort.clients
+            if client in current.early_replies
+        }
         self.recorder.explain(record, candidates, self.warn_once.log)
         if self.observers:
             selection = SelectionEvent(
@@ -396,11 +406,6 @@ class RoundDriver(Generic[Reply]):
         current = self._current()
         model, record = current.model, current.record
         assert model is not None
-        early = {
-            client: current.early_replies[client]
-            for client in record.cohort.clients
-            if client in current.early_replies
-        }
         purpose = Purpose("training", current.server_round, model)
         observes = "training" in self.scheduler.observed_sources
         batch = self._reader.batch(purpose, sketch=self._sketch, with_update=observes)
@@ -408,7 +413,7 @@ class RoundDriver(Generic[Reply]):
             batch.add(client, reply)
         contents = batch.contents
         self._count_traffic(exchange, "training", batch)
-        for client, reply in early.items():
+        for client, reply in current.early_replies.items():
             batch.add(client, reply)
         usable = batch.finish(record)
         self._enrol(current.server_round, usable.reports)
@@ -423,8 +428,8 @@ class RoundDriver(Generic[Reply]):
         record.costs.extra_updates += contents
         self._record_failures("probe", record.probed, record.answered)
         # Whole updates that came with the probe are training replies, selected or not.
-        trained = {**current.early_replies, **usable.trained}
-        asked = dict.fromkeys([*current.early_replies, *record.cohort.clients])
+        trained = dict.fromkeys([*current.early_clients, *usable.trained])
+        asked = dict.fromkeys([*current.early_clients, *record.cohort.clients])
         self._record_failures("training", list(asked), list(trained))
         return usable.trained
 
