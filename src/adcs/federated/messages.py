@@ -495,6 +495,8 @@ class Exchange(Generic[Reply]):
         The bytes of the contents that were sent.
     seconds
         The time from sending to the end of the wait.
+    outrun
+        The clients among them that were not waited for, because there were enough replies.
 
     Examples
     --------
@@ -506,3 +508,4 @@ class Exchange(Generic[Reply]):
     replies: Mapping[ClientId, Reply] = field(default_factory=dict)
     bytes_down: int = 0
     seconds: float = 0.0
+    outrun: Sequence[ClientId] = ()

@@ -469,9 +469,9 @@ class ReplyReader:
             return []
         layouts = {client: reply.layout for client, reply in replies.items()}
         usual = usual_layout(layouts.values(), self._layouts.get(name))
+        unusual = self.unusual(name, layouts)
         if len(layouts) > 1 or name not in self._layouts:
             self._layouts[name] = usual
-        unusual = [client for client, layout in layouts.items() if layout != usual]
         for client in unusual:
             reason = (
                 f"records must be those of the other replies, {_names(usual)}, "
@@ -480,6 +480,21 @@ class ReplyReader:
             record.refused.append(_entry(client, purpose.stage, Refused("agreement", reason)))
             del replies[client]
         return unusual
+
+    def unusual(self, name: str, layouts: Mapping[ClientId, Layout]) -> list[ClientId]:
+        """Return the clients whose records differ from those of most others.
+
+        Parameters
+        ----------
+        name
+            The kind of replies, "training" or "evaluation".
+        layouts
+            The records of each client's reply.
+        """
+        if not layouts or "agreement" not in self.checks.enabled:
+            return []
+        usual = usual_layout(layouts.values(), self._layouts.get(name))
+        return [client for client, layout in layouts.items() if layout != usual]
 
     def align_metrics(
         self, replies: dict[ClientId, Reply], record: RoundRecord, stage: Stage
@@ -538,6 +553,9 @@ class ReplyBatch(Generic[Reply]):
     >>> purpose = Purpose("training", 0, SentModel({"w": np.zeros(2)}))
     >>> batch = reader.batch(purpose, sketch=None)
     >>> batch.add(3, PlainReply({"w": np.ones(2)}, {"train_loss": 0.5}))
+    True
+    >>> batch.usable()
+    [3]
     >>> batch.finish(RoundRecord()).reports[0].loss
     0.5
     """
@@ -554,19 +572,28 @@ class ReplyBatch(Generic[Reply]):
         self._with_update = with_update
         self._stated: dict[ClientId, float | None] = {}  # numbers of examples
         self._reports: dict[ClientId, ClientReport] = {}
-        self._trained: dict[ClientId, Reply] = {}
+        self._trained: dict[ClientId, Reply] = {}  # in order of arrival
+        self._layouts: dict[ClientId, Layout] = {}
         self._failed: dict[ClientId, str] = {}
         self._refused: dict[ClientId, ValueError] = {}
 
-    def add(self, client: ClientId, reply: Reply) -> None:
-        """Read a reply."""
+    def add(self, client: ClientId, reply: Reply, purpose: Purpose | None = None) -> bool:
+        """Read a reply; return whether it can be used, as far as it alone shows.
+
+        Parameters
+        ----------
+        client, reply
+            The client and its reply.
+        purpose
+            What this client was asked for, if that is another model than the others were sent.
+        """
         self.clients.add(client)
         if reply.error is not None:
             self._failed[client] = reply.error
-            return
+            return False
         self.contents += 1
         self.nbytes += reply.nbytes
-        reader, purpose = self._reader, self._purpose
+        reader, purpose = self._reader, self._purpose if purpose is None else purpose
         try:
             if "sizes" in reader.checks.enabled:
                 reply.check_sizes(purpose.model)
@@ -578,14 +605,35 @@ class ReplyBatch(Generic[Reply]):
                 raise ValueError(reason)
         except ValueError as error:
             self._refused[client] = error.with_traceback(None)  # Its frames hold the arrays.
-            return
+            return False
         self._reports[client] = report
         if purpose.model is not None and _expected_answer(purpose, reply) is None:
             self._trained[client] = reply
+            self._layouts[client] = reply.layout
+        return True
+
+    def usable(self) -> list[ClientId]:
+        """Return the clients whose replies can be aggregated if no more arrive, in their order."""
+        implausible = self._implausible()
+        layouts = {c: self._layouts[c] for c in self._trained if c not in implausible}
+        unusual = self._reader.unusual("training", layouts)
+        return [client for client in layouts if client not in unusual]
+
+    def remove(self, client: ClientId) -> Reply:
+        """Remove and return a reply that is not aggregated."""
+        reply = self._trained.pop(client)
+        del self._reports[client], self._stated[client]
+        self.clients.remove(client)
+        self.contents -= 1
+        self.nbytes -= reply.nbytes
+        return reply
 
     def finish(self, record: RoundRecord) -> UsableReplies[Reply]:
         """Return what can be used; refusals and errors are added to the record of the round."""
-        self._refuse_implausible()
+        for client, error in self._implausible().items():
+            self._refused[client] = error
+            self._reports.pop(client, None)
+            self._trained.pop(client, None)
         stage = self._purpose.stage
         record.failed += [_entry(c, stage, self._failed[c]) for c in _sorted(self._failed)]
         record.refused += [_entry(c, stage, self._refused[c]) for c in _sorted(self._refused)]
@@ -596,19 +644,19 @@ class ReplyBatch(Generic[Reply]):
         order = [client for client in _sorted(self._reports) if client not in refused]
         return UsableReplies([self._reports[client] for client in order], trained)
 
-    def _refuse_implausible(self) -> None:
-        """Refuse numbers of examples that are implausible beside those of the other clients."""
+    def _implausible(self) -> dict[ClientId, Refused]:
+        """Return the clients whose numbers of examples are implausible beside those of others."""
+        found: dict[ClientId, Refused] = {}
         if self._purpose.model is None:
-            return
+            return found
         checks, limit = self._reader.checks, self._reader.examples_limit(self._stated)
         for client, examples in self._stated.items():
             try:
                 if examples is not None:
                     _check_examples(examples, checks, limit)
             except Refused as error:
-                self._refused[client] = error
-                self._reports.pop(client, None)
-                self._trained.pop(client, None)
+                found[client] = error
+        return found
 
 
 def usual_layout(layouts: Iterable[Layout], last: Layout | None) -> Layout:

@@ -10,6 +10,7 @@ A framework carries the messages; a `RoundDriver` does the rest. One round, in o
     driver.read_answer(probe, client, reply)         # for each answer to the probe, as it arrives
     driver.observe_probe(probe, exchange)            # if the request names clients
     cohort = driver.select(available, pending, m)    # those in round.early_replies have trained
+    driver.read_reply(client, reply)                 # for each training reply, as it arrives
     usable = driver.observe_training(exchange)       # the replies to aggregate
     driver.finish_training(trained)
     driver.observe_evaluation(replies)               # if clients evaluate the new model
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 
 from adcs._types import ClientId
 from adcs.backoff import Stage, without_unanswered
+from adcs.federated.buffer import Buffer
 from adcs.federated.messages import Exchange, Purpose, Reply, SentModel
 from adcs.federated.probes import Probe
 from adcs.federated.recorder import Recorder, RoundRecord, metrics_by_client, why_idle
@@ -43,7 +45,7 @@ from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketcher, default_sketch
 from adcs.run_folder import Ledger
-from adcs.schedulers.base import Cohort, Request, Scheduler
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 
 ClientsPerRound = int | float | Callable[[int], int | float]
 """A number of clients, a fraction of those connected, or a function of the round."""
@@ -124,6 +126,8 @@ class Round(Generic[Reply]):
         the selection, those of the cohort.
     early_clients
         The clients of all these replies.
+    replies
+        The training replies so far; None before the first.
     done
         Whether its replies have been aggregated.
 
@@ -141,6 +145,7 @@ class Round(Generic[Reply]):
     answers: ReplyBatch[Reply] | None = None
     early_replies: dict[ClientId, Reply] = field(default_factory=dict)
     early_clients: tuple[ClientId, ...] = ()
+    replies: ReplyBatch[Reply] | None = None
     done: bool = False
 
 
@@ -235,8 +240,10 @@ class RoundDriver(Generic[Reply]):
             self._sketch = default_sketch(model.size, above=self.sketch_above)
         return model
 
-    def observe_late(self, purpose: Purpose, client: ClientId, reply: Reply) -> None:
-        """Pass the late answer to an earlier round on to the scheduler.
+    def observe_late(
+        self, purpose: Purpose, client: ClientId, reply: Reply, *, outrun: bool = False
+    ) -> bool:
+        """Pass an answer that came too late on to the scheduler; return whether it can be used.
 
         Parameters
         ----------
@@ -244,19 +251,29 @@ class RoundDriver(Generic[Reply]):
             What had been asked for.
         client, reply
             The client and its answer.
+        outrun
+            Whether its round had not waited for it, so that it has not failed so far.
         """
         current = self._current()
         current.record.late.append(
             {"client": client, "stage": purpose.stage, "server_round": purpose.server_round + 1}
         )
         if purpose.stage not in ("probe", "training"):
-            return
+            return False
         usable = self._reader.read(purpose, {client: reply}, current.record, sketch=self._sketch)
         costs = current.record.costs
         costs.bytes_up += reply.nbytes
         self._count_work(purpose, int(reply.error is None))
         self._enrol(current.server_round, usable.reports)
-        self.scheduler.observe(current.server_round, usable.reports, purpose.stage)
+        source: Source = "late" if purpose.stage == "training" else purpose.stage
+        self.scheduler.observe(current.server_round, usable.reports, source)
+        if outrun:
+            self._record_failures("training", [client], [client] if usable.trained else [])
+        return bool(usable.reports)
+
+    def record_silent(self, clients: Sequence[ClientId]) -> None:
+        """Record that clients whose round had not waited for them have not answered at all."""
+        self._record_failures("training", clients, [])
 
     def request(
         self, available: Sequence[ClientId], pending: Sequence[ClientId], m: int
@@ -393,7 +410,37 @@ class RoundDriver(Generic[Reply]):
                 observer.on_selection(selection)
         return record.cohort
 
-    def observe_training(self, exchange: Exchange[Reply]) -> dict[ClientId, Reply]:
+    def read_reply(self, client: ClientId, reply: Reply, purpose: Purpose | None = None) -> bool:
+        """Read a training reply as it arrives; return whether it can be used, as far as it shows.
+
+        Parameters
+        ----------
+        client, reply
+            The client and its reply.
+        purpose
+            What the client was asked for, if it was sent another model than that of the round.
+        """
+        return self._training_batch().add(client, reply, purpose)
+
+    def usable_replies(self) -> list[ClientId]:
+        """Return the clients whose training replies can be used so far, in order of arrival."""
+        return self._training_batch().usable()
+
+    def remove_reply(self, client: ClientId) -> Reply:
+        """Remove and return a training reply that is not aggregated."""
+        return self._training_batch().remove(client)
+
+    def _training_batch(self) -> ReplyBatch[Reply]:
+        current = self._current()
+        if current.replies is None:
+            purpose = Purpose("training", current.server_round, current.model)
+            observes = "training" in self.scheduler.observed_sources
+            current.replies = self._reader.batch(purpose, sketch=self._sketch, with_update=observes)
+        return current.replies
+
+    def observe_training(
+        self, exchange: Exchange[Reply], buffer: Buffer | None = None
+    ) -> dict[ClientId, Reply]:
         """Pass the training replies on to the scheduler; return those to aggregate.
 
         Replies that came with the probe are among them. The cohort's weights are applied.
@@ -401,20 +448,23 @@ class RoundDriver(Generic[Reply]):
         Parameters
         ----------
         exchange
-            The training messages and their replies.
+            The training messages and the replies that were not read as they arrived.
+        buffer
+            What the clients were sent, in asynchronous rounds: their replies are re-based.
         """
         current = self._current()
         model, record = current.model, current.record
         assert model is not None
-        purpose = Purpose("training", current.server_round, model)
+        record.outrun = list(exchange.outrun)
         observes = "training" in self.scheduler.observed_sources
-        batch = self._reader.batch(purpose, sketch=self._sketch, with_update=observes)
+        batch = self._training_batch()
         for client, reply in exchange.replies.items():
             batch.add(client, reply)
         contents = batch.contents
         self._count_traffic(exchange, "training", batch)
         for client, reply in current.early_replies.items():
-            batch.add(client, reply)
+            if client not in exchange.outrun:
+                batch.add(client, reply)
         usable = batch.finish(record)
         self._enrol(current.server_round, usable.reports)
         if observes:
@@ -422,15 +472,20 @@ class RoundDriver(Generic[Reply]):
             if usable.reports:
                 for sentence in self.scheduler.missing_signals():
                     self.warn_once(sentence, sentence)
-        if usable.trained and has_weights(record.cohort):
-            self._apply_weights(current, model, usable.trained)
+        cohort, asked = record.cohort, record.cohort.clients
+        if buffer is not None:
+            record.staleness = buffer.rebase(usable.trained, model, current.server_round)
+            cohort, asked = buffer.cohort(usable.trained), tuple(exchange.clients)
+        if usable.trained and has_weights(cohort):
+            self._apply_weights(current, cohort, model, usable.trained)
         record.costs.updates += contents
         record.costs.extra_updates += contents
         self._record_failures("probe", record.probed, record.answered)
         # Whole updates that came with the probe are training replies, selected or not.
         trained = dict.fromkeys([*current.early_clients, *usable.trained])
-        asked = dict.fromkeys([*current.early_clients, *record.cohort.clients])
-        self._record_failures("training", list(asked), list(trained))
+        waited = [client for client in asked if client not in exchange.outrun]
+        asked_once = dict.fromkeys([*current.early_clients, *waited])
+        self._record_failures("training", list(asked_once), list(trained))
         return usable.trained
 
     def finish_training(self, trained: Iterable[ClientId]) -> RoundRecord:
@@ -526,9 +581,13 @@ class RoundDriver(Generic[Reply]):
             self.scheduler.expire(expired)
 
     def _apply_weights(
-        self, current: Round[Reply], model: SentModel, replies: Mapping[ClientId, Reply]
+        self,
+        current: Round[Reply],
+        cohort: Cohort,
+        model: SentModel,
+        replies: Mapping[ClientId, Reply],
     ) -> None:
-        cohort, key = current.record.cohort, self.checks.weight_key
+        key = self.checks.weight_key
         if key is None or self.unweighted is not None:
             self.warn_once(
                 "weights",
@@ -561,7 +620,8 @@ class RoundDriver(Generic[Reply]):
         record.costs.seconds += exchange.seconds
         record.costs.bytes_down += exchange.bytes_down
         record.costs.bytes_up += batch.nbytes
-        missing = [client for client in exchange.clients if client not in batch.clients]
+        answered = {*batch.clients, *exchange.outrun}
+        missing = [client for client in exchange.clients if client not in answered]
         if missing:
             record.timed_out[stage] = missing
 

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+
+from adcs.flower.transport import copy_content
 
 SERVER_NODE = 1
 """The node id of Flower's SuperLink."""
@@ -237,25 +239,6 @@ class LocalGrid(Grid):
             reason = f"{type(error)}:<'{error}'>"
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=arrived)
         return reply if node.tamper is None else node.tamper(reply)
-
-
-def copy_content(content: RecordDict) -> RecordDict:
-    """Return a copy that can be changed independently; serialised arrays are shared.
-
-    >>> content = RecordDict({"config": ConfigRecord({"steps": [1, 2]})})
-    >>> copy_content(content)["config"]["steps"].append(3)
-    >>> content["config"]["steps"]
-    [1, 2]
-    """
-    copied = RecordDict()
-    for name, record in content.items():
-        duplicate = record.copy()
-        if isinstance(duplicate, (ConfigRecord, MetricRecord)):
-            for key, value in duplicate.items():
-                if isinstance(value, list):
-                    duplicate[key] = list(value)  # type: ignore[assignment]
-        copied[name] = duplicate
-    return copied
 
 
 def _unavailable(message: Message) -> Message:

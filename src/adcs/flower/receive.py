@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -80,6 +80,10 @@ class ReplyStream:
         for message in sent:
             if message.metadata.message_id in accepted:
                 self.unanswered[message.metadata.message_id] = message.metadata.dst_node_id
+
+    def expect(self, message_ids: Mapping[str, int]) -> None:
+        """Hand out replies to messages that were sent before; the node of each by message id."""
+        self.unanswered.update(message_ids)
 
     def replies(self, timeout: float | None = None) -> Iterator[Message]:
         """Yield each reply as it arrives, until all are there or the timeout is over.

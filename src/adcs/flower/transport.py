@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,33 @@ class Transport:
             if message is not None:
                 late.append((message, FlowerReply(reply)))
         self.registry.expire(clock_of(grid)())
+        return late
+
+    def wait_late(
+        self, grid: Grid, timeout: float | None
+    ) -> list[tuple[PendingMessage[int], FlowerReply]]:
+        """Wait until a late reply arrives or a message is too old; return the late replies.
+
+        Parameters
+        ----------
+        grid
+            The grid.
+        timeout
+            The longest wait in seconds; None sets no limit.
+        """
+        clock, expiry = clock_of(grid), self.registry.next_expiry()
+        if expiry is None:
+            return []
+        left = max(expiry - clock(), 0.0)
+        stream = ReplyStream(grid)
+        stream.expect(self.registry.pending_by_message())
+        replies = list(islice(stream.replies(left if timeout is None else min(left, timeout)), 1))
+        late = []
+        for reply in (*replies, *stream.replies(0.0)):
+            message = self.registry.pop_pending(reply.metadata.reply_to_message_id)
+            if message is not None:
+                late.append((message, FlowerReply(reply)))
+        self.registry.expire(clock())
         return late
 
 
@@ -461,6 +489,25 @@ def new_message(message: Message) -> Message:
         ttl=metadata.ttl,
         group_id=metadata.group_id,
     )
+
+
+def copy_content(content: RecordDict) -> RecordDict:
+    """Return a copy that can be changed independently; serialised arrays are shared.
+
+    >>> content = RecordDict({"config": ConfigRecord({"steps": [1, 2]})})
+    >>> copy_content(content)["config"]["steps"].append(3)
+    >>> content["config"]["steps"]
+    [1, 2]
+    """
+    copied = RecordDict()
+    for name, record in content.items():
+        duplicate = record.copy()
+        if isinstance(duplicate, (ConfigRecord, MetricRecord)):
+            for key, value in duplicate.items():
+                if isinstance(value, list):
+                    duplicate[key] = list(value)  # type: ignore[assignment]
+        copied[name] = duplicate
+    return copied
 
 
 def content_bytes(content: RecordDict) -> int:

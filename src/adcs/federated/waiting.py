@@ -1,0 +1,170 @@
+"""For whom a round waits, and for how long.
+
+By default a round waits for all of its clients, up to the timeout. An over-selected round ends with
+the first m usable replies. A deadline ends the wait for clients that do not answer: a number of
+seconds, or learned from each client's own times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal
+
+from adcs._types import ClientId
+from adcs._validation import check_number
+from adcs.rounds import Deadlines
+
+DeadlineSetting = float | Literal["adaptive"] | None
+"""The setting `deadline=`: seconds, "adaptive", or None for the timeout alone."""
+
+
+class Deadline:
+    """How long to wait for clients that do not answer.
+
+    Parameters
+    ----------
+    setting
+        Seconds; "adaptive" learns each client's deadline from its own times; None waits as long
+        as the timeout allows.
+    learned
+        The times of clients, for "adaptive".
+
+    Examples
+    --------
+    >>> deadline = Deadline(30.0)
+    >>> deadline.wait(["a", "b"], ["b"], longest=60.0), deadline.wait(["a"], [], longest=60.0)
+    (30.0, 0.0)
+    >>> Deadline("soon")
+    Traceback (most recent call last):
+    ...
+    ValueError: deadline must be seconds, "adaptive" or None, got 'soon'
+    """
+
+    def __init__(self, setting: DeadlineSetting, learned: Deadlines | None = None) -> None:
+        self.setting = setting
+        self._learned: Deadlines | None = None
+        self._seconds: float | None = None
+        if isinstance(setting, str):
+            if setting != "adaptive":
+                raise ValueError(f'deadline must be seconds, "adaptive" or None, got {setting!r}')
+            self._learned = Deadlines() if learned is None else learned
+        elif setting is not None:
+            self._seconds = check_number("deadline", setting, above=0)
+
+    def wait(
+        self, asked: Iterable[ClientId], unanswered: Collection[ClientId], longest: float
+    ) -> float:
+        """Return how many seconds after sending the wait ends if nobody else answers.
+
+        A client that has missed its last deadline is waited for only as long as others are, unless
+        all that were asked have.
+
+        Parameters
+        ----------
+        asked, unanswered
+            The clients that were asked, and those of them that are still waited for.
+        longest
+            The timeout.
+        """
+        if not unanswered:
+            return 0.0
+        if self._seconds is not None:
+            return min(self._seconds, longest)
+        learned = self._learned
+        if learned is None:
+            return longest
+        if all(map(learned.has_missed, unanswered)) and not all(map(learned.has_missed, asked)):
+            return 0.0
+        return learned.wait(unanswered, longest)
+
+    def record(self, client: ClientId, seconds: float) -> None:
+        """Record how long a client took for a usable reply, in time or late."""
+        if self._learned is not None:
+            self._learned.record(client, max(seconds, 0.0))
+
+    def miss(self, clients: Iterable[ClientId]) -> None:
+        """Record clients that gave no usable reply by the end of the wait."""
+        if self._learned is not None:
+            self._learned.miss(clients)
+
+
+class Wait:
+    """For whom a round still waits.
+
+    Parameters
+    ----------
+    asked
+        The clients that were asked.
+    needed
+        How many usable replies end the round.
+    awaited
+        Clients that are waited for even if there are enough replies.
+    deadline, longest
+        The deadline, and the timeout.
+
+    Examples
+    --------
+    >>> wait = Wait(["a", "b", "c"], 2, ["c"], Deadline(None), longest=60.0)
+    >>> wait.answer("a")
+    >>> wait.seconds(usable=1)
+    60.0
+    >>> wait.answer("b")
+    >>> wait.seconds(usable=2), wait.outrun(usable=2), wait.timed_out(usable=2)
+    (60.0, [], ['c'])
+    >>> wait.answer("c")
+    >>> wait.seconds(usable=3), wait.first(["a", "b", "c"])
+    (0.0, ['c', 'a'])
+    """
+
+    def __init__(
+        self,
+        asked: Sequence[ClientId],
+        needed: int,
+        awaited: Collection[ClientId],
+        deadline: Deadline,
+        longest: float,
+    ) -> None:
+        self._asked = asked
+        self._needed = needed
+        self._awaited = frozenset(awaited)
+        self._deadline = deadline
+        self._longest = longest
+        self._unanswered = dict.fromkeys(asked)  # ordered, unlike a set
+
+    def answer(self, client: ClientId) -> None:
+        """Record that a client has answered, usably or not."""
+        self._unanswered.pop(client, None)
+
+    def seconds(self, usable: int) -> float:
+        """Return how many seconds after sending the wait ends if nobody else answers.
+
+        Parameters
+        ----------
+        usable
+            How many replies can be used so far.
+        """
+        enough = usable >= self._needed
+        waited = [c for c in self._unanswered if not enough or c in self._awaited]
+        return self._deadline.wait(self._asked, waited, self._longest)
+
+    def first(self, usable: Iterable[ClientId]) -> list[ClientId]:
+        """Return the clients whose replies are aggregated: awaited ones, then the first others.
+
+        Parameters
+        ----------
+        usable
+            The clients whose replies can be used, in order of arrival.
+        """
+        order = sorted(usable, key=lambda client: client not in self._awaited)
+        return order[: self._needed]
+
+    def outrun(self, usable: int) -> list[ClientId]:
+        """Return the clients that the round did not wait for, because it had enough replies."""
+        if usable < self._needed:
+            return []
+        return [client for client in self._unanswered if client not in self._awaited]
+
+    def timed_out(self, usable: int) -> list[ClientId]:
+        """Return the clients that were waited for and did not answer."""
+        outrun = set(self.outrun(usable))
+        return [client for client in self._unanswered if client not in outrun]
