@@ -7,7 +7,7 @@ seconds, or learned from each client's own times.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Literal
 
 from adcs._types import ClientId
@@ -31,9 +31,8 @@ class Deadline:
 
     Examples
     --------
-    >>> deadline = Deadline(30.0)
-    >>> deadline.wait(["a", "b"], ["b"], longest=60.0), deadline.wait(["a"], [], longest=60.0)
-    (30.0, 0.0)
+    >>> Deadline(30.0).of("a", longest=60.0), Deadline(None).of("a", longest=60.0)
+    (30.0, 60.0)
     >>> Deadline("soon")
     Traceback (most recent call last):
     ...
@@ -51,31 +50,15 @@ class Deadline:
         elif setting is not None:
             self._seconds = check_number("deadline", setting, above=0)
 
-    def wait(
-        self, asked: Iterable[ClientId], unanswered: Collection[ClientId], longest: float
-    ) -> float:
-        """Return how many seconds after sending the wait ends if nobody else answers.
+    def of(self, client: ClientId, longest: float) -> float:
+        """Return how many seconds a client has, at most `longest`."""
+        if self._learned is not None:
+            return self._learned.of(client, longest)
+        return longest if self._seconds is None else min(self._seconds, longest)
 
-        A client that has missed its last deadline is waited for only as long as others are, unless
-        all that were asked have.
-
-        Parameters
-        ----------
-        asked, unanswered
-            The clients that were asked, and those of them that are still waited for.
-        longest
-            The timeout.
-        """
-        if not unanswered:
-            return 0.0
-        if self._seconds is not None:
-            return min(self._seconds, longest)
-        learned = self._learned
-        if learned is None:
-            return longest
-        if all(map(learned.has_missed, unanswered)) and not all(map(learned.has_missed, asked)):
-            return 0.0
-        return learned.wait(unanswered, longest)
+    def has_missed(self, client: ClientId) -> bool:
+        """Return whether a client has missed its last deadline, where deadlines are learned."""
+        return self._learned is not None and self._learned.has_missed(client)
 
     def record(self, client: ClientId, seconds: float) -> None:
         """Record how long a client took for a usable reply, in time or late."""
@@ -90,6 +73,9 @@ class Deadline:
 
 class Wait:
     """For whom a round still waits.
+
+    The deadlines are those at the start of the wait. A client that has missed its last one is
+    waited for only as long as others are, unless all that were asked have.
 
     Parameters
     ----------
@@ -118,18 +104,17 @@ class Wait:
 
     def __init__(
         self,
-        asked: Sequence[ClientId],
+        asked: Collection[ClientId],
         needed: int,
         awaited: Collection[ClientId],
         deadline: Deadline,
         longest: float,
     ) -> None:
-        self._asked = asked
         self._needed = needed
         self._awaited = frozenset(awaited)
-        self._deadline = deadline
-        self._longest = longest
-        self._unanswered = dict.fromkeys(asked)  # ordered, unlike a set
+        self._unanswered = {client: deadline.of(client, longest) for client in asked}
+        missed = {client for client in asked if deadline.has_missed(client)}
+        self._unreliable = missed if len(missed) < len(asked) else set[ClientId]()
 
     def answer(self, client: ClientId) -> None:
         """Record that a client has answered, usably or not."""
@@ -144,8 +129,12 @@ class Wait:
             How many replies can be used so far.
         """
         enough = usable >= self._needed
-        waited = [c for c in self._unanswered if not enough or c in self._awaited]
-        return self._deadline.wait(self._asked, waited, self._longest)
+        waited = [
+            seconds
+            for client, seconds in self._unanswered.items()
+            if client not in self._unreliable and (not enough or client in self._awaited)
+        ]
+        return max(waited, default=0.0)
 
     def first(self, usable: Iterable[ClientId]) -> list[ClientId]:
         """Return the clients whose replies are aggregated: awaited ones, then the first others.

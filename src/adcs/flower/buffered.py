@@ -47,7 +47,8 @@ class BufferedTraining:
         self._mode = mode
         self._deadline = deadline
         self._stream: ReplyStream | None = None
-        self._works: dict[str, tuple[int, Work]] = {}  # node and work by message id
+        # By message id: node, work, and when it is given up.
+        self._works: dict[str, tuple[int, Work, float]] = {}
 
     def cohort_size(self, m: int) -> int:
         """Return the number of free slots."""
@@ -89,15 +90,16 @@ class BufferedTraining:
         stream = self._push(grid, messages)
         accepted = {node: name for name, node in stream.unanswered.items()}
         done: list[ClientId] = []
+        longest = math.inf if timeout is None else timeout
         for message in messages:
             node = message.metadata.dst_node_id
             if node in accepted:
                 work = Work(clients[node], purpose, weights[clients[node]], started)
-                self._works[accepted[node]] = (node, work)
+                limit = self._deadline.of(work.client, longest)
+                self._works[accepted[node]] = (node, work, started + limit)
                 self._transport.registry.at_work.add(node)
             else:
                 done.append(clients[node])
-        longest = math.inf if timeout is None else timeout
 
         def take(message: Message) -> None:
             _, work = self._pop(message.metadata.reply_to_message_id)
@@ -111,7 +113,7 @@ class BufferedTraining:
                 self._deadline.record(client, clock() - work.sent_at)
 
         while self._works and early + len(driver.usable_replies()) < self._mode.size:
-            ends = {name: work.sent_at + self._limit(work, longest) for name, work in self._each()}
+            ends = {name: end for name, (_, _, end) in self._works.items()}
             reply = next(stream.replies(max(min(ends.values()) - clock(), 0.0)), None)
             if reply is not None:
                 take(reply)
@@ -142,14 +144,8 @@ class BufferedTraining:
         self._stream.push(messages)
         return self._stream
 
-    def _each(self) -> list[tuple[str, Work]]:
-        return [(name, work) for name, (_, work) in self._works.items()]
-
-    def _limit(self, work: Work, longest: float) -> float:
-        return self._deadline.wait([work.client], [work.client], longest)
-
     def _pop(self, message_id: str) -> tuple[int, Work]:
-        node, work = self._works.pop(message_id)
+        node, work, _ = self._works.pop(message_id)
         self._transport.registry.at_work.discard(node)
         return node, work
 

@@ -78,6 +78,7 @@ class LocalGrid(Grid):
 
     Examples
     --------
+    >>> from flwr.app import ConfigRecord
     >>> app = ClientApp()
     >>> @app.query()
     ... def partition(message, context):
