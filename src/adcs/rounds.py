@@ -121,6 +121,10 @@ class Deadlines:
         self._times: dict[ClientId, tuple[float, float]] = {}
         self._missed: dict[ClientId, None] = {}  # ordered, unlike a set
 
+    def __bool__(self) -> bool:
+        """Return whether anything is known."""
+        return bool(self._times or self._missed)
+
     def record(self, client: ClientId, seconds: float) -> None:
         """Record how long a client took for a usable reply, in time or late."""
         value = math.log(max(check_number("seconds", seconds, minimum=0), 1e-9))
@@ -142,6 +146,10 @@ class Deadlines:
         deviation = max(math.sqrt(variance), LEAST_DEVIATION)
         return min(math.exp(min(mean + DEVIATIONS * deviation, 700.0)), longest)
 
+    def has_missed(self, client: ClientId) -> bool:
+        """Return whether a client has missed its last deadline, and has not answered since."""
+        return client in self._missed
+
     def wait(self, clients: Iterable[ClientId], longest: float) -> float:
         """Return how long to wait if none of these clients answers."""
         found = {client: self.of(client, longest) for client in clients}
@@ -156,6 +164,14 @@ class Deadlines:
         mean = sum(means) / len(means)
         within = sum(variance for _, variance in self._times.values()) / len(means)
         return mean, within + sum((each - mean) ** 2 for each in means) / len(means)
+
+    def rename(self, before: ClientId, since: ClientId) -> None:
+        """Pass what is known of a client on to its new id."""
+        if before in self._times:
+            self._times[since] = self._times.pop(before)
+        if before in self._missed:
+            del self._missed[before]
+            self._missed[since] = None
 
     def state(self) -> dict[str, Any]:
         """Return everything as JSON values."""

@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
+from adcs.dpp import kernel
 from adcs.dpp.greedy import greedy_map_features
 from adcs.dpp.kernel import as_similarity, as_table, unit_rows
 
@@ -40,3 +41,23 @@ def test_a_similarity_is_checked_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         as_similarity(np.eye(37))
+
+
+@pytest.mark.parametrize("limit", [2**10, 2**25])
+def test_similarities_of_many_float32_rows_are_summed_in_float64(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    rows = np.random.default_rng(0).normal(size=(7, 5001)).astype(np.float32)
+    monkeypatch.setattr(kernel, "_MANY", limit)
+    monkeypatch.setattr(kernel, "_CONVERTED", 1000)
+    unit = rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1)[:, None]
+    np.testing.assert_allclose(kernel.similarity(rows), unit @ unit.T, rtol=0, atol=1e-13)
+
+
+def test_rows_are_scaled_in_place_if_they_may_be_overwritten():
+    rows = np.random.default_rng(0).normal(size=(4, 9)).astype(np.float32)
+    before = rows.copy()
+    expected = unit_rows(rows)
+    np.testing.assert_array_equal(rows, before)
+    assert unit_rows(rows, overwrite=True) is rows
+    np.testing.assert_array_equal(rows, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 
 import adcs
 from adcs import ClientReport, Cohort, Sketcher
-from adcs.federated import Exchange, Purpose
+from adcs.federated import Exchange, Purpose, ReplyChecks, plan_probe
 from adcs.observers import Observer
 from adcs.run_folder import RunFolder
 from adcs.schedulers.base import Scheduler
 
 LR = 0.5
+CHECKS = ReplyChecks("num-examples", "train_loss")
 SKETCH = Sketcher(size=64)
 
 
@@ -224,3 +226,44 @@ def test_a_restarted_run_continues_with_its_scheduler(quadratic: Any, tmp_path: 
     )
     assert one == other
     assert part.driver.recorder.examples == whole.driver.recorder.examples
+
+
+def test_answers_read_as_they_arrive_give_the_same_round(quadratic: Any) -> None:
+    class AsTheyArrive(quadratic):  # type: ignore[misc]
+        def exchange(self, clients: Any, reply: Any) -> Any:
+            asked = list(clients)
+            if reply == self.train:
+                return super().exchange(asked, reply)
+            current = self.driver.round
+            probe = plan_probe(current.request, current.server_round, current.model, CHECKS)
+            for client in reversed(asked):
+                self.driver.read_answer(probe, client, reply(client))
+            return Exchange(asked, {}, 8 * len(asked), 1.0)
+
+    for scheduler in (
+        adcs.ADCS(refresh_every=1),
+        adcs.ADCS(refresh_every=1, sketch=SKETCH),
+    ):
+        together, one_by_one = quadratic(scheduler, 8), AsTheyArrive(copy.deepcopy(scheduler), 8)
+        for _ in range(3):
+            assert together.round(3) == one_by_one.round(3)
+            records = [each.driver.recorder.costs for each in (together, one_by_one)]
+            assert records[0].as_dict() == records[1].as_dict()
+        np.testing.assert_array_equal(together.w, one_by_one.w)
+
+
+def test_replies_that_are_not_selected_are_let_go(quadratic: Any) -> None:
+    federation = quadratic(adcs.ADCS(refresh_every=1), 8)
+    driver, seen = federation.driver, []
+    select = driver.select
+
+    def spy(*args: Any) -> Any:
+        seen.append(len(driver.round.early_replies))
+        cohort = select(*args)
+        assert set(driver.round.early_replies) == set(cohort.clients)
+        assert len(driver.round.early_clients) == 8
+        return cohort
+
+    driver.select = spy
+    federation.round(3)
+    assert seen == [8]

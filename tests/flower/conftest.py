@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,6 +90,14 @@ class Toy:
 
     def grid(self, *, mod: bool = True, nodes: int | None = None) -> LocalGrid:
         return LocalGrid(self.app if mod else self.plain_app, nodes or self.n)
+
+    def known_grid(self, strategy: Any, delays: Sequence[float]) -> LocalGrid:
+        """Return a grid whose partition ids the strategy knows, of nodes that take some seconds."""
+        grid = self.grid(nodes=len(delays))
+        for node, delay in zip(grid.nodes, delays, strict=True):
+            strategy._registry.identify(node.node_id, node.context.node_config["partition-id"])
+            node.delay = delay
+        return grid
 
     def initial(self) -> ArrayRecord:
         return ArrayRecord({"w": Array(np.zeros(WIDTH))})

@@ -218,3 +218,15 @@ def test_last_values_and_whether_anyone_reported():
     np.testing.assert_array_equal(store.last_values("rms_loss", (2, 1, 3)), [np.nan, 2.0, np.nan])
     assert store.has("rms_loss")
     assert not store.has("label_counts")
+
+
+def test_an_update_is_copied_unless_nobody_can_change_it():
+    store, buffer = ReportStore(), np.array([3.0, 4.0])
+    view = buffer[:]
+    view.flags.writeable = False  # Its owner can still change it.
+    constant = np.array([3.0, 4.0])
+    constant.flags.writeable = False
+    store.record([ClientReport(i, 0, update=u) for i, u in enumerate((buffer, view, constant))])
+    buffer[:] = 0.0
+    assert [store[i].update.tolist() for i in range(3)] == [[3.0, 4.0]] * 3
+    assert store[2].update is constant

@@ -24,6 +24,8 @@ from adcs._validation import as_numbers, brief, check_int, real
 
 _PART = 1 << 20  # bytes of rows that are scaled at a time
 _SAFE_NORM = 1e290  # norms up to this, and down to its inverse, have an exact inverse
+_CONVERTED = 2**22  # float32 numbers that are converted to float64 at once, where there are many
+_MANY = 2**25
 
 
 def check_theta(theta: float) -> float:
@@ -151,7 +153,9 @@ def row_norms(rows: FloatArray) -> Float64Array:
 
 
 def unit_rows(updates: ArrayLike, name: str = "updates", *, overwrite: bool = False) -> FloatArray:
-    """Return the rows scaled to norm one: phi_n = g_n / ||g_n||; overwrite may reuse their array.
+    """Return the rows scaled to norm one: phi_n = g_n / ||g_n||.
+
+    With `overwrite`, an array of updates is changed in place and returned, where that is possible.
 
     >>> unit_rows([[3.0, 4.0], [0.0, 2.0]])
     array([[0.6, 0.8],
@@ -200,17 +204,28 @@ def similarity(rows: FloatArray) -> Float64Array:
     array([[1.    , 0.7071],
            [0.7071, 1.    ]])
     """
-    wide = rows.astype(np.float64, copy=False)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        gram: Float64Array = wide @ wide.T
+        gram = _gram(rows)
     squared_norms = gram.diagonal()
     if not (squared_norms.min() > 1e-200 and squared_norms.max() < 1e200):
-        unit = unit_rows(wide, "rows")
-        gram = np.asarray(unit @ unit.T, dtype=np.float64)
+        gram = _gram(unit_rows(rows.astype(np.float64, copy=False), "rows"))
     scale = 1.0 / np.sqrt(gram.diagonal())
     gram *= scale
     gram *= scale[:, None]
     np.fill_diagonal(gram, 1.0)
+    return gram
+
+
+def _gram(rows: FloatArray) -> Float64Array:
+    """Return the inner products of rows in float64; many numbers are not converted all at once."""
+    if rows.dtype == np.float64 or rows.size <= _MANY:
+        wide = rows.astype(np.float64, copy=False)
+        return np.asarray(wide @ wide.T)
+    gram = np.zeros((len(rows), len(rows)))
+    step = max(_CONVERTED // len(rows), 1)
+    for start in range(0, rows.shape[1], step):
+        wide = rows[:, start : start + step].astype(np.float64)
+        gram += wide @ wide.T
     return gram
 
 

@@ -55,6 +55,10 @@ class PendingMessage(Generic[Node]):
         What it asked for.
     since
         When the wait for the answer ended, in seconds.
+    sent_at
+        When it was sent; None if that is not known.
+    outrun
+        Whether the wait ended before the deadline, because there were enough other replies.
 
     Examples
     --------
@@ -65,6 +69,8 @@ class PendingMessage(Generic[Node]):
     node: Node
     purpose: Purpose
     since: float
+    sent_at: float | None = None
+    outrun: bool = False
 
 
 class ClientRegistry(Generic[Node]):
@@ -85,6 +91,8 @@ class ClientRegistry(Generic[Node]):
         The client id of every node that was connected at the last `resolve`.
     id_conflicts
         Clients whose node claims the partition id of another, with an explanation.
+    at_work
+        Nodes that train while rounds go on, as in asynchronous training; they are pending too.
 
     Examples
     --------
@@ -104,10 +112,12 @@ class ClientRegistry(Generic[Node]):
         self.patience = patience
         self.clients: dict[Node, ClientId] = {}
         self.id_conflicts: dict[ClientId, str] = {}
+        self.at_work: set[Node] = set()
         self._first_seen: dict[Node, None] = {}  # nodes in the order in which they were first seen
         self._identified: set[Node] = set()
         self._partitions: dict[Node, int] = {}
         self._pending: dict[str, PendingMessage[Node]] = {}
+        self._silent: list[Node] = []  # outrun, and have not answered since
 
     # Identity.
 
@@ -177,9 +187,18 @@ class ClientRegistry(Generic[Node]):
 
     # Pending answers.
 
-    def add_pending(self, message_id: str, node: Node, purpose: Purpose, now: float) -> None:
-        """Record that a message was not answered in time."""
-        self._pending[message_id] = PendingMessage(node, purpose, now)
+    def add_pending(
+        self,
+        message_id: str,
+        node: Node,
+        purpose: Purpose,
+        now: float,
+        *,
+        sent_at: float | None = None,
+        outrun: bool = False,
+    ) -> None:
+        """Record that a message was not answered in time; as of `PendingMessage`."""
+        self._pending[message_id] = PendingMessage(node, purpose, now, sent_at, outrun)
 
     def pop_pending(self, message_id: str) -> PendingMessage[Node] | None:
         """Return and forget a pending message, now that it is answered; None if it is unknown."""
@@ -189,20 +208,34 @@ class ClientRegistry(Generic[Node]):
         """Return the ids of the messages that are still to be answered."""
         return list(self._pending)
 
+    def pending_by_message(self) -> dict[str, Node]:
+        """Return the node of each message that is still to be answered."""
+        return {message_id: message.node for message_id, message in self._pending.items()}
+
     def pending_nodes(self) -> set[Node]:
         """Return the nodes with an answer pending."""
-        return {message.node for message in self._pending.values()}
+        return {message.node for message in self._pending.values()} | self.at_work
 
     def expire(self, now: float) -> None:
         """Forget messages that have been pending for longer than `patience`."""
-        self._pending = {
-            message_id: message
-            for message_id, message in self._pending.items()
-            if now - message.since < self.patience
-        }
+        old = [key for key, each in self._pending.items() if now - each.since >= self.patience]
+        for message_id in old:
+            message = self._pending.pop(message_id)
+            if message.outrun:
+                self._silent.append(message.node)
+
+    def pop_silent(self) -> list[Node]:
+        """Return the nodes whose round did not wait for them and that have not answered since."""
+        silent, self._silent = self._silent, []
+        return silent
+
+    def next_expiry(self) -> float | None:
+        """Return when the first pending message will be forgotten; None if there is none."""
+        times = [message.since + self.patience for message in self._pending.values()]
+        return min(times, default=None)
 
     def split(
-        self, nodes: Mapping[ClientId, Node]
+        self, nodes: Mapping[ClientId, Node], *, strict: bool = False
     ) -> tuple[tuple[ClientId, ...], tuple[ClientId, ...]]:
         """Return the clients that are available and those that are pending.
 
@@ -212,9 +245,11 @@ class ClientRegistry(Generic[Node]):
         ----------
         nodes
             The node of each client.
+        strict
+            Whether pending clients are unavailable even then.
         """
         busy = self.pending_nodes()
         available = tuple(client for client, node in nodes.items() if node not in busy)
-        if not available:
+        if not available and not strict:
             return tuple(nodes), ()
         return available, tuple(client for client, node in nodes.items() if node in busy)

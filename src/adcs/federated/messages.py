@@ -137,6 +137,8 @@ class SentModel:
         The arrays that make up the update, and the patterns by which a client finds them.
     size
         The number of values in the update.
+    nbytes
+        The bytes of all arrays.
 
     Examples
     --------
@@ -170,6 +172,7 @@ class SentModel:
         if keys is not None and set(keys) < set(self.keys):
             self.keys, self.patterns = tuple(keys), tuple(escape(key) for key in keys)
         self.size = sum(self.arrays[key].size for key in self.keys)
+        self.nbytes = sum(array.nbytes for array in self.arrays.values())
 
     def update(self, arrays: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return the reply minus this model, one array for each of `keys` that came back."""
@@ -492,6 +495,8 @@ class Exchange(Generic[Reply]):
         The bytes of the contents that were sent.
     seconds
         The time from sending to the end of the wait.
+    outrun
+        The clients among them that were not waited for, because there were enough replies.
 
     Examples
     --------
@@ -503,3 +508,4 @@ class Exchange(Generic[Reply]):
     replies: Mapping[ClientId, Reply] = field(default_factory=dict)
     bytes_down: int = 0
     seconds: float = 0.0
+    outrun: Sequence[ClientId] = ()

@@ -20,6 +20,7 @@ from adcs import metrics
 from adcs._serialization import pack, unpack
 from adcs._types import ClientId
 from adcs.backoff import Backoff
+from adcs.rounds import Deadlines
 from adcs.run_folder import REMEDY, InUse, Ledger, RunFolder, plain, write_atomically
 from adcs.schedulers.base import Cohort, Scheduler
 from adcs.schedulers.choice import RECORDED_LIMIT, as_record, explain_choice, kernel_record
@@ -48,8 +49,12 @@ class RoundRecord:
         Error replies: client, stage, reason.
     timed_out
         Clients that did not answer in time, by stage.
+    outrun
+        Clients that were not waited for, because there were enough replies.
+    staleness
+        In asynchronous rounds, how many versions old the model was that each client was sent.
     late
-        Answers to earlier rounds that have arrived: client, stage, round.
+        Answers that came too late to be used in their round: client, stage, round.
     pending
         Clients that were not asked, because an answer of theirs is pending.
     backing_off
@@ -83,6 +88,8 @@ class RoundRecord:
     refused: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, Any]] = field(default_factory=list)
     timed_out: dict[str, list[ClientId]] = field(default_factory=dict)
+    outrun: list[ClientId] = field(default_factory=list)
+    staleness: dict[ClientId, int] | None = None
     late: list[dict[str, Any]] = field(default_factory=list)
     pending: list[ClientId] = field(default_factory=list)
     backing_off: list[ClientId] = field(default_factory=list)
@@ -248,6 +255,8 @@ class Recorder:
         The arrays that make up the update; None before the first round.
     backoff
         The clients that have failed, and how long each is left alone.
+    deadlines
+        The times of clients, where deadlines are learned from them.
     model
         The model after the last round, for the checkpoint; None if it is not saved.
     strategy_state
@@ -274,6 +283,7 @@ class Recorder:
         self.examples: dict[ClientId, float] = {}
         self.update_keys: tuple[str, ...] | None = None
         self.backoff = Backoff()
+        self.deadlines = Deadlines()
         self.model: dict[str, NDArray[Any]] | None = None
         self.strategy_state: Any = None
         self._parts: dict[str, str] = {}  # the files of the last checkpoint
@@ -336,6 +346,8 @@ class Recorder:
         keys = state["update_keys"]
         self.update_keys = None if keys is None else tuple(keys)
         self.backoff.restore(state["backoff"])
+        if "deadlines" in state:
+            self.deadlines.restore(state["deadlines"])
         self._offset = int(state["offset"])
 
     def explain(
@@ -398,6 +410,7 @@ class Recorder:
             if before in self.examples:
                 self.examples[since] = self.examples.pop(before)
             self.backoff.rename(before, since)
+            self.deadlines.rename(before, since)
         for client in clients:
             self.counts.setdefault(client, 0)
         self.counts.update(record.trained)
@@ -433,6 +446,7 @@ class Recorder:
                 "examples": [[client, number] for client, number in self.examples.items()],
                 "update_keys": None if self.update_keys is None else list(self.update_keys),
                 "backoff": self.backoff.state(),
+                **({"deadlines": self.deadlines.state()} if self.deadlines else {}),
                 "offset": self._offset,
             },
         )
@@ -458,6 +472,7 @@ class Recorder:
             raise ValueError(f"{path}, a part of {main}, cannot be read; {REMEDY}") from error
 
     def _line(self, record: RoundRecord) -> dict[str, Any]:
+        stale = record.staleness
         line: dict[str, Any] = {
             "scheduler": type(self._scheduler).__name__,
             "seed": self._scheduler.seed,
@@ -476,6 +491,8 @@ class Recorder:
             "refused": record.refused,
             "failed": record.failed,
             "timed_out": record.timed_out,
+            **({"outrun": record.outrun} if record.outrun else {}),
+            **({} if stale is None else {"staleness": [stale[c] for c in record.trained]}),
             "late": record.late,
             **({"metrics_left_out": left_out} if (left_out := record.metrics_left_out) else {}),
             "pending": record.pending,

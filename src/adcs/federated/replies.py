@@ -127,17 +127,8 @@ def check_metrics(
     adcs.federated.messages.Refused: num-examples must lie between 0 (not included) and 1e+07,
     got -5
     """
-    key = checks.weight_key
-    if key is not None:
-        examples = _number(metrics, key)
-        relative = checks.max_examples is None and limit != MAX_EXAMPLES
-        most = limit if checks.max_examples is None else checks.max_examples
-        if "examples" in checks.enabled and not 0 < examples <= most:
-            source = f", {EXAMPLES_FACTOR:g} times the median of the clients" if relative else ""
-            raise Refused(
-                "examples",
-                f"{key} must lie between 0 (not included) and {most:g}{source}, got {examples:g}",
-            )
+    if checks.weight_key is not None:
+        _check_examples(_number(metrics, checks.weight_key), checks, limit)
     if checks.loss_key in metrics:
         _loss(metrics, checks.loss_key)
     required = checks.required_loss_key
@@ -145,14 +136,30 @@ def check_metrics(
         raise ValueError(f"{required} must not be negative, got {metrics[required]:g}")
 
 
+def _check_examples(examples: float, checks: ReplyChecks, limit: float) -> None:
+    relative = checks.max_examples is None and limit != MAX_EXAMPLES
+    most = limit if checks.max_examples is None else checks.max_examples
+    if "examples" in checks.enabled and not 0 < examples <= most:
+        source = f", {EXAMPLES_FACTOR:g} times the median of the clients" if relative else ""
+        raise Refused(
+            "examples",
+            f"{checks.weight_key} must lie between 0 (not included) and {most:g}{source}, "
+            f"got {examples:g}",
+        )
+
+
 def _number(metrics: Mapping[str, Any], key: str) -> float:
     value = metrics.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"metrics must hold a number {key}, got {value!r}"[:120])
+    return _as_float(value)
+
+
+def _as_float(value: float) -> float:
     try:
         return float(value)
-    except OverflowError:
-        return math.inf
+    except OverflowError:  # Python's integers have no bound.
+        return math.copysign(math.inf, value)
 
 
 def _loss(metrics: Mapping[str, Any], key: str) -> float:
@@ -230,8 +237,23 @@ class ReplyReader:
     ) -> None:
         self.checks = checks
         self.examples = {} if examples is None else examples
-        self._limit = MAX_EXAMPLES
         self._layouts: dict[str, Layout] = {}  # the usual layout of earlier rounds
+
+    def batch(
+        self, purpose: Purpose, *, sketch: Sketcher | None, with_update: bool = True
+    ) -> ReplyBatch[Reply]:
+        """Return an empty batch, for replies that are read as they arrive.
+
+        Parameters
+        ----------
+        purpose
+            What was asked for.
+        sketch
+            How whole updates are sketched for the scheduler; None keeps them whole.
+        with_update
+            Whether the scheduler's reports contain the update.
+        """
+        return ReplyBatch(self, purpose, sketch, with_update=with_update)
 
     def read(
         self,
@@ -248,34 +270,17 @@ class ReplyReader:
 
         Parameters
         ----------
-        purpose, replies
-            What was asked for, and each client's reply.
+        purpose, sketch, with_update
+            As of `batch`.
+        replies
+            Each client's reply.
         record
             The record of the round.
-        sketch
-            How whole updates are sketched for the scheduler; None keeps them whole.
-        with_update
-            Whether the scheduler's reports contain the update.
         """
-        usable: UsableReplies[Reply] = UsableReplies()
-        readable = self._readable(replies, purpose.model, record, purpose.stage)
-        for client, reply in readable.items():
-            try:
-                report = self._report(client, purpose, reply, sketch, with_update=with_update)
-                if (reason := validate_report(report)) is not None:
-                    raise ValueError(reason)
-            except ValueError as error:
-                record.refused.append(_entry(client, purpose.stage, error))
-                continue
-            usable.reports.append(report)
-            if purpose.model is not None and _expected_answer(purpose, reply) is None:
-                usable.trained[client] = reply
-        refused = set(self._refuse_unusual("training", usable.trained, record, purpose))
-        if purpose.stage == "training":
-            refused |= self._align_metrics(usable.trained, record, purpose.stage)
-        if refused:
-            usable.reports = [each for each in usable.reports if each.client not in refused]
-        return usable
+        batch: ReplyBatch[Reply] = self.batch(purpose, sketch=sketch, with_update=with_update)
+        for client, reply in replies.items():
+            batch.add(client, reply)
+        return batch.finish(record)
 
     def read_evaluations(
         self, replies: Mapping[ClientId, Reply], record: RoundRecord
@@ -283,62 +288,72 @@ class ReplyReader:
         """Return the evaluation replies that can be used."""
         usable: dict[ClientId, Reply] = {}
         purpose = Purpose("evaluation", 0)
-        for client, reply in self._readable(replies, None, record, "evaluation").items():
+        checks = self.checks.without_losses()
+        readable = self._readable(replies, record)
+        stated = {client: self.stated_examples(reply) for client, reply in readable.items()}
+        limit = self.examples_limit(stated)
+        for client, reply in readable.items():
             try:
                 if self.checks.weight_key is not None and "records" in self.checks.enabled:
                     reply.check_records(arrays=False)
-                check_metrics(reply.metrics, self.checks.without_losses(), self._limit)
+                check_metrics(reply.metrics, checks, limit)
                 if "values" in self.checks.enabled:
                     check_finite(reply.metrics)
             except ValueError as error:
                 record.refused.append(_entry(client, "evaluation", error))
                 continue
             usable[client] = reply
-        self._refuse_unusual("evaluation", usable, record, purpose)
-        self._align_metrics(usable, record, "evaluation")
+        self.refuse_unusual("evaluation", usable, record, purpose)
+        self.align_metrics(usable, record, "evaluation")
         return usable
 
     def _readable(
-        self,
-        replies: Mapping[ClientId, Reply],
-        model: SentModel | None,
-        record: RoundRecord,
-        stage: Stage,
+        self, replies: Mapping[ClientId, Reply], record: RoundRecord
     ) -> dict[ClientId, Reply]:
-        """Return the replies that have a content of bounded size, sorted by client."""
+        """Return the evaluations that have a content of bounded size, sorted by client."""
         readable: dict[ClientId, Reply] = {}
-        for client, reply in _sorted(replies):
+        for client in _sorted(replies):
+            reply = replies[client]
             if reply.error is not None:
-                record.failed.append(_entry(client, stage, reply.error))
+                record.failed.append(_entry(client, "evaluation", reply.error))
                 continue
             try:
                 if "sizes" in self.checks.enabled:
-                    reply.check_sizes(model)
+                    reply.check_sizes(None)
             except ValueError as error:
-                record.refused.append(_entry(client, stage, error))
+                record.refused.append(_entry(client, "evaluation", error))
                 continue
             readable[client] = reply
-        self._limit = self._examples_limit(readable)
         return readable
 
-    def _examples_limit(self, replies: Mapping[ClientId, ClientReply]) -> float:
-        """Return the largest number of examples that is plausible beside those of others."""
-        key = self.checks.weight_key
-        if key is None or self.checks.max_examples is not None:
+    def stated_examples(self, reply: ClientReply) -> float | None:
+        """Return the number of examples that a reply states; None if it states none."""
+        key, answer = self.checks.weight_key, reply.answer
+        if key is None:
+            return None
+        value = reply.metrics.get(key) if answer is None else answer.get("examples")
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return _as_float(value) if is_number else None
+
+    def examples_limit(self, stated: Mapping[ClientId, float | None]) -> float:
+        """Return the largest number of examples that is plausible beside those of others.
+
+        Parameters
+        ----------
+        stated
+            The numbers that the replies in hand state; earlier ones are known.
+        """
+        if self.checks.weight_key is None or self.checks.max_examples is not None:
             return MAX_EXAMPLES
-        stated = dict(self.examples)
-        for client, reply in replies.items():
-            answer = reply.answer
-            value = reply.metrics.get(key) if answer is None else answer.get("examples")
-            if isinstance(value, (int, float)) and 0 < value < math.inf:
-                stated[client] = float(value)
-        if len(stated) < 2:
+        known = dict(self.examples)
+        known |= {client: n for client, n in stated.items() if n is not None and 0 < n < math.inf}
+        if len(known) < 2:
             return MAX_EXAMPLES
-        middle = (len(stated) - 1) // 2  # Of two, the smaller: one of them may be absurd.
-        values = np.fromiter(stated.values(), np.float64, len(stated))
+        middle = (len(known) - 1) // 2  # Of two, the smaller: one of them may be absurd.
+        values = np.fromiter(known.values(), np.float64, len(known))
         return EXAMPLES_FACTOR * float(np.partition(values, middle)[middle])
 
-    def _report(
+    def report(
         self,
         client: ClientId,
         purpose: Purpose,
@@ -347,7 +362,10 @@ class ReplyReader:
         *,
         with_update: bool,
     ) -> ClientReport:
-        """Return the report in a reply, or raise ValueError with what is wrong with it."""
+        """Return the report in a reply, or raise ValueError with what is wrong with it.
+
+        Whether the number of examples is plausible is known when all replies are there.
+        """
         if purpose.model is None:
             return self._evaluation_report(client, purpose, reply.metrics)
         answer = _expected_answer(purpose, reply)
@@ -356,7 +374,7 @@ class ReplyReader:
         if self.checks.weight_key is not None and "records" in self.checks.enabled:
             reply.check_records(arrays=True)
         metrics = reply.metrics
-        check_metrics(metrics, self.checks, self._limit)
+        check_metrics(metrics, self.checks, math.inf)
         arrays = reply.checked_arrays(purpose.model, self.checks.enabled)
         signals: dict[str, Any] = {}
         if with_update and purpose.model.keys:
@@ -372,6 +390,7 @@ class ReplyReader:
                     signals["output_bias_update"] = bias
                 if sketch is None:
                     vector = np.concatenate([layer.ravel() for layer in update])
+                    vector.flags.writeable = False  # The scheduler may keep it without a copy.
                     signals["update"] = vector
                     signals["norm"] = float(np.linalg.norm(vector))
                 else:
@@ -393,9 +412,7 @@ class ReplyReader:
             raise ValueError(clean_text(answer["refused"]))
         weight_key = self.checks.weight_key
         if weight_key is not None and "examples" in answer:
-            check_metrics(
-                {weight_key: answer["examples"]}, self.checks.without_losses(), self._limit
-            )
+            check_metrics({weight_key: answer["examples"]}, self.checks.without_losses(), math.inf)
         sketch = None
         if purpose.sketch is not None and answer.get("unchanged") is not True:
             sketch = purpose.sketch.decode(answer.get("sketch", b""))
@@ -444,7 +461,7 @@ class ReplyReader:
         check_finite({key: metrics[key]})
         return metrics[key]
 
-    def _refuse_unusual(
+    def refuse_unusual(
         self, name: str, replies: dict[ClientId, Reply], record: RoundRecord, purpose: Purpose
     ) -> list[ClientId]:
         """Remove and return the clients whose records differ from those of most others."""
@@ -452,9 +469,9 @@ class ReplyReader:
             return []
         layouts = {client: reply.layout for client, reply in replies.items()}
         usual = usual_layout(layouts.values(), self._layouts.get(name))
+        unusual = self.unusual(name, layouts)
         if len(layouts) > 1 or name not in self._layouts:
             self._layouts[name] = usual
-        unusual = [client for client, layout in layouts.items() if layout != usual]
         for client in unusual:
             reason = (
                 f"records must be those of the other replies, {_names(usual)}, "
@@ -464,7 +481,22 @@ class ReplyReader:
             del replies[client]
         return unusual
 
-    def _align_metrics(
+    def unusual(self, name: str, layouts: Mapping[ClientId, Layout]) -> list[ClientId]:
+        """Return the clients whose records differ from those of most others.
+
+        Parameters
+        ----------
+        name
+            The kind of replies, "training" or "evaluation".
+        layouts
+            The records of each client's reply.
+        """
+        if not layouts or "agreement" not in self.checks.enabled:
+            return []
+        usual = usual_layout(layouts.values(), self._layouts.get(name))
+        return [client for client, layout in layouts.items() if layout != usual]
+
+    def align_metrics(
         self, replies: dict[ClientId, Reply], record: RoundRecord, stage: Stage
     ) -> set[ClientId]:
         """Leave metrics out that not all replies have; return the clients that are refused."""
@@ -495,6 +527,138 @@ class ReplyReader:
         return refused
 
 
+class ReplyBatch(Generic[Reply]):
+    """Replies to the messages of one purpose, each of which is read as it arrives.
+
+    Of a reply that carries no trained model only the report is kept.
+
+    Parameters
+    ----------
+    reader
+        The reader that has the checks.
+    purpose, sketch, with_update
+        As of `ReplyReader.batch`.
+
+    Attributes
+    ----------
+    clients
+        The clients that have replied, with an error or not.
+    contents, nbytes
+        The number of replies without an error, and their bytes.
+
+    Examples
+    --------
+    >>> from adcs.federated import PlainReply
+    >>> reader = ReplyReader(ReplyChecks(None, "train_loss"))
+    >>> purpose = Purpose("training", 0, SentModel({"w": np.zeros(2)}))
+    >>> batch = reader.batch(purpose, sketch=None)
+    >>> batch.add(3, PlainReply({"w": np.ones(2)}, {"train_loss": 0.5}))
+    True
+    >>> batch.usable()
+    [3]
+    >>> batch.finish(RoundRecord()).reports[0].loss
+    0.5
+    """
+
+    def __init__(
+        self, reader: ReplyReader, purpose: Purpose, sketch: Sketcher | None, *, with_update: bool
+    ) -> None:
+        self.clients: set[ClientId] = set()
+        self.contents = 0
+        self.nbytes = 0
+        self._reader = reader
+        self._purpose = purpose
+        self._sketch = sketch
+        self._with_update = with_update
+        self._stated: dict[ClientId, float | None] = {}  # numbers of examples
+        self._reports: dict[ClientId, ClientReport] = {}
+        self._trained: dict[ClientId, Reply] = {}  # in order of arrival
+        self._layouts: dict[ClientId, Layout] = {}
+        self._failed: dict[ClientId, str] = {}
+        self._refused: dict[ClientId, ValueError] = {}
+
+    def add(self, client: ClientId, reply: Reply, purpose: Purpose | None = None) -> bool:
+        """Read a reply; return whether it can be used, as far as it alone shows.
+
+        Parameters
+        ----------
+        client, reply
+            The client and its reply.
+        purpose
+            What this client was asked for, if that is another model than the others were sent.
+        """
+        self.clients.add(client)
+        if reply.error is not None:
+            self._failed[client] = reply.error
+            return False
+        self.contents += 1
+        self.nbytes += reply.nbytes
+        reader, purpose = self._reader, self._purpose if purpose is None else purpose
+        try:
+            if "sizes" in reader.checks.enabled:
+                reply.check_sizes(purpose.model)
+            self._stated[client] = reader.stated_examples(reply)
+            report = reader.report(
+                client, purpose, reply, self._sketch, with_update=self._with_update
+            )
+            if (reason := validate_report(report)) is not None:
+                raise ValueError(reason)
+        except ValueError as error:
+            self._refused[client] = error.with_traceback(None)  # Its frames hold the arrays.
+            return False
+        self._reports[client] = report
+        if purpose.model is not None and _expected_answer(purpose, reply) is None:
+            self._trained[client] = reply
+            self._layouts[client] = reply.layout
+        return True
+
+    def usable(self) -> list[ClientId]:
+        """Return the clients whose replies can be aggregated if no more arrive, in their order."""
+        implausible = self._implausible()
+        layouts = {c: self._layouts[c] for c in self._trained if c not in implausible}
+        unusual = self._reader.unusual("training", layouts)
+        return [client for client in layouts if client not in unusual]
+
+    def remove(self, client: ClientId) -> Reply:
+        """Remove and return a reply that is not aggregated."""
+        reply = self._trained.pop(client)
+        del self._reports[client], self._stated[client]
+        self.clients.remove(client)
+        self.contents -= 1
+        self.nbytes -= reply.nbytes
+        return reply
+
+    def finish(self, record: RoundRecord) -> UsableReplies[Reply]:
+        """Return what can be used; refusals and errors are added to the record of the round."""
+        for client, error in self._implausible().items():
+            self._refused[client] = error
+            self._reports.pop(client, None)
+            self._trained.pop(client, None)
+        stage = self._purpose.stage
+        record.failed += [_entry(c, stage, self._failed[c]) for c in _sorted(self._failed)]
+        record.refused += [_entry(c, stage, self._refused[c]) for c in _sorted(self._refused)]
+        trained = {client: self._trained[client] for client in _sorted(self._trained)}
+        refused = set(self._reader.refuse_unusual("training", trained, record, self._purpose))
+        if stage == "training":
+            refused |= self._reader.align_metrics(trained, record, stage)
+        order = [client for client in _sorted(self._reports) if client not in refused]
+        return UsableReplies([self._reports[client] for client in order], trained)
+
+    def _implausible(self) -> dict[ClientId, Refused]:
+        """Return the clients whose numbers of examples are implausible beside those of others."""
+        found: dict[ClientId, Refused] = {}
+        if self._purpose.model is None:
+            return found
+        checks, limit = self._reader.checks, self._reader.examples_limit(self._stated)
+        for client, examples in self._stated.items():
+            try:
+                if examples is not None:
+                    _check_examples(examples, checks, limit)
+            except Refused as error:
+                found[client] = error
+        return found
+
+
 def usual_layout(layouts: Iterable[Layout], last: Layout | None) -> Layout:
     """Return the layout of most replies; ties go to the last round's, then to the largest.
 
@@ -512,9 +676,9 @@ def _expected_answer(purpose: Purpose, reply: ClientReply) -> dict[str, Any] | N
     return reply.answer if purpose.expects_answer else None
 
 
-def _sorted(replies: Mapping[ClientId, Reply]) -> list[tuple[ClientId, Reply]]:
+def _sorted(clients: Iterable[ClientId]) -> list[ClientId]:
     # The order of arrival would show in the last bits of an average.
-    return sorted(replies.items(), key=lambda item: (isinstance(item[0], str), item[0]))
+    return sorted(clients, key=lambda client: (isinstance(client, str), client))
 
 
 def _entry(client: ClientId, stage: Stage, reason: str | ValueError) -> dict[str, Any]:

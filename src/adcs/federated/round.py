@@ -7,8 +7,10 @@ A framework carries the messages; a `RoundDriver` does the rest. One round, in o
     driver.round.clients = clients                   # who may be asked
     driver.observe_late(purpose, client, reply)      # for each late answer to an earlier round
     request = driver.request(available, pending, m)
+    driver.read_answer(probe, client, reply)         # for each answer to the probe, as it arrives
     driver.observe_probe(probe, exchange)            # if the request names clients
     cohort = driver.select(available, pending, m)    # those in round.early_replies have trained
+    driver.read_reply(client, reply)                 # for each training reply, as it arrives
     usable = driver.observe_training(exchange)       # the replies to aggregate
     driver.finish_training(trained)
     driver.observe_evaluation(replies)               # if clients evaluate the new model
@@ -27,16 +29,23 @@ from numpy.typing import NDArray
 
 from adcs._types import ClientId
 from adcs.backoff import Stage, without_unanswered
+from adcs.federated.buffer import Buffer
 from adcs.federated.messages import Exchange, Purpose, Reply, SentModel
 from adcs.federated.probes import Probe
 from adcs.federated.recorder import Recorder, RoundRecord, metrics_by_client, why_idle
-from adcs.federated.replies import ReplyChecks, ReplyReader, apply_weights, has_weights
+from adcs.federated.replies import (
+    ReplyBatch,
+    ReplyChecks,
+    ReplyReader,
+    apply_weights,
+    has_weights,
+)
 from adcs.federated.warn_once import WarnOnce
 from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketcher, default_sketch
 from adcs.run_folder import Ledger
-from adcs.schedulers.base import Cohort, Request, Scheduler
+from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 
 ClientsPerRound = int | float | Callable[[int], int | float]
 """A number of clients, a fraction of those connected, or a function of the round."""
@@ -110,8 +119,15 @@ class Round(Generic[Reply]):
         The clients that may be asked.
     request
         What the scheduler has requested.
+    answers
+        The answers to the probe so far; None before the first and when they have been observed.
     early_replies
-        Training replies that came in answer to the probe; their clients need not train again.
+        Training replies that came in answer to the probe; their clients need not train again. After
+        the selection, those of the cohort.
+    early_clients
+        The clients of all these replies.
+    replies
+        The training replies so far; None before the first.
     done
         Whether its replies have been aggregated.
 
@@ -126,7 +142,10 @@ class Round(Generic[Reply]):
     model: SentModel | None = None
     clients: tuple[ClientId, ...] = ()
     request: Request = field(default_factory=Request)
+    answers: ReplyBatch[Reply] | None = None
     early_replies: dict[ClientId, Reply] = field(default_factory=dict)
+    early_clients: tuple[ClientId, ...] = ()
+    replies: ReplyBatch[Reply] | None = None
     done: bool = False
 
 
@@ -221,8 +240,10 @@ class RoundDriver(Generic[Reply]):
             self._sketch = default_sketch(model.size, above=self.sketch_above)
         return model
 
-    def observe_late(self, purpose: Purpose, client: ClientId, reply: Reply) -> None:
-        """Pass the late answer to an earlier round on to the scheduler.
+    def observe_late(
+        self, purpose: Purpose, client: ClientId, reply: Reply, *, outrun: bool = False
+    ) -> bool:
+        """Pass an answer that came too late on to the scheduler; return whether it can be used.
 
         Parameters
         ----------
@@ -230,19 +251,29 @@ class RoundDriver(Generic[Reply]):
             What had been asked for.
         client, reply
             The client and its answer.
+        outrun
+            Whether its round had not waited for it, so that it has not failed so far.
         """
         current = self._current()
         current.record.late.append(
             {"client": client, "stage": purpose.stage, "server_round": purpose.server_round + 1}
         )
         if purpose.stage not in ("probe", "training"):
-            return
+            return False
         usable = self._reader.read(purpose, {client: reply}, current.record, sketch=self._sketch)
         costs = current.record.costs
         costs.bytes_up += reply.nbytes
-        self._count_work(purpose, [reply])
+        self._count_work(purpose, int(reply.error is None))
         self._enrol(current.server_round, usable.reports)
-        self.scheduler.observe(current.server_round, usable.reports, purpose.stage)
+        source: Source = "late" if purpose.stage == "training" else purpose.stage
+        self.scheduler.observe(current.server_round, usable.reports, source)
+        if outrun:
+            self._record_failures("training", [client], [client] if usable.trained else [])
+        return bool(usable.reports)
+
+    def record_silent(self, clients: Sequence[ClientId]) -> None:
+        """Record that clients whose round had not waited for them have not answered at all."""
+        self._record_failures("training", clients, [])
 
     def request(
         self, available: Sequence[ClientId], pending: Sequence[ClientId], m: int
@@ -281,6 +312,25 @@ class RoundDriver(Generic[Reply]):
                 sketch.size,
             )
 
+    def read_answer(self, probe: Probe, client: ClientId, reply: Reply) -> None:
+        """Read a client's answer to the probe as it arrives; what need not be kept is let go.
+
+        Parameters
+        ----------
+        probe
+            The probe, from `probes.plan_probe`.
+        client, reply
+            The client and its answer.
+        """
+        current = self._current()
+        started = time.perf_counter()
+        if current.answers is None:
+            if "update" in current.request.signals:
+                self._sketch = current.request.sketch
+            current.answers = self._reader.batch(probe.purpose, sketch=self._sketch)
+        current.answers.add(client, reply)
+        current.record.schedule_seconds += time.perf_counter() - started
+
     def observe_probe(self, probe: Probe, exchange: Exchange[Reply]) -> None:
         """Pass the answers to the probe on to the scheduler.
 
@@ -289,22 +339,28 @@ class RoundDriver(Generic[Reply]):
         probe
             The probe, from `probes.plan_probe`.
         exchange
-            Its messages and replies.
+            Its messages, and the replies that were not read as they arrived.
         """
         current = self._current()
         record, request = current.record, current.request
         record.probed = request.clients
+        for client, reply in exchange.replies.items():
+            self.read_answer(probe, client, reply)
         if "update" in request.signals:
             self._sketch = request.sketch
-        self._count_traffic(exchange, "probe")
+        batch, current.answers = current.answers, None
+        if batch is None:
+            batch = self._reader.batch(probe.purpose, sketch=self._sketch)
+        self._count_traffic(exchange, "probe", batch)
         started = time.perf_counter()
-        usable = self._reader.read(probe.purpose, exchange.replies, record, sketch=self._sketch)
+        usable = batch.finish(record)
         self._enrol(current.server_round, usable.reports)
         self.scheduler.observe(current.server_round, usable.reports, "probe")
         record.schedule_seconds += time.perf_counter() - started
         current.early_replies = usable.trained
+        current.early_clients = tuple(usable.trained)
         record.answered = [report.client for report in usable.reports]
-        self._count_work(probe.purpose, exchange.replies.values())
+        self._count_work(probe.purpose, batch.contents)
         without_loss = "loss" in request.signals and all(r.loss is None for r in usable.reports)
         if without_loss and usable.reports:
             self.warn_once(
@@ -333,6 +389,11 @@ class RoundDriver(Generic[Reply]):
         started = time.perf_counter()
         record.cohort = self.scheduler.select(current.server_round, candidates, m, pending)
         record.schedule_seconds += time.perf_counter() - started
+        current.early_replies = {
+            client: current.early_replies[client]
+            for client in record.cohort.clients
+            if client in current.early_replies
+        }
         self.recorder.explain(record, candidates, self.warn_once.log)
         self.recorder.announce(record, [*available, *pending])
         if self.observers:
@@ -351,7 +412,37 @@ class RoundDriver(Generic[Reply]):
                 observer.on_selection(selection)
         return record.cohort
 
-    def observe_training(self, exchange: Exchange[Reply]) -> dict[ClientId, Reply]:
+    def read_reply(self, client: ClientId, reply: Reply, purpose: Purpose | None = None) -> bool:
+        """Read a training reply as it arrives; return whether it can be used, as far as it shows.
+
+        Parameters
+        ----------
+        client, reply
+            The client and its reply.
+        purpose
+            What the client was asked for, if it was sent another model than that of the round.
+        """
+        return self._training_batch().add(client, reply, purpose)
+
+    def usable_replies(self) -> list[ClientId]:
+        """Return the clients whose training replies can be used so far, in order of arrival."""
+        return self._training_batch().usable()
+
+    def remove_reply(self, client: ClientId) -> Reply:
+        """Remove and return a training reply that is not aggregated."""
+        return self._training_batch().remove(client)
+
+    def _training_batch(self) -> ReplyBatch[Reply]:
+        current = self._current()
+        if current.replies is None:
+            purpose = Purpose("training", current.server_round, current.model)
+            observes = "training" in self.scheduler.observed_sources
+            current.replies = self._reader.batch(purpose, sketch=self._sketch, with_update=observes)
+        return current.replies
+
+    def observe_training(
+        self, exchange: Exchange[Reply], buffer: Buffer | None = None
+    ) -> dict[ClientId, Reply]:
         """Pass the training replies on to the scheduler; return those to aggregate.
 
         Replies that came with the probe are among them. The cohort's weights are applied.
@@ -359,42 +450,44 @@ class RoundDriver(Generic[Reply]):
         Parameters
         ----------
         exchange
-            The training messages and their replies.
+            The training messages and the replies that were not read as they arrived.
+        buffer
+            What the clients were sent, in asynchronous rounds: their replies are re-based.
         """
         current = self._current()
         model, record = current.model, current.record
         assert model is not None
-        self._count_traffic(exchange, "training")
-        early = {
-            client: current.early_replies[client]
-            for client in record.cohort.clients
-            if client in current.early_replies
-        }
-        purpose = Purpose("training", current.server_round, model)
+        record.outrun = list(exchange.outrun)
         observes = "training" in self.scheduler.observed_sources
-        usable = self._reader.read(
-            purpose,
-            {**exchange.replies, **early},
-            record,
-            sketch=self._sketch,
-            with_update=observes,
-        )
+        batch = self._training_batch()
+        for client, reply in exchange.replies.items():
+            batch.add(client, reply)
+        contents = batch.contents
+        self._count_traffic(exchange, "training", batch)
+        for client, reply in current.early_replies.items():
+            if client not in exchange.outrun:
+                batch.add(client, reply)
+        usable = batch.finish(record)
         self._enrol(current.server_round, usable.reports)
         if observes:
             self.scheduler.observe(current.server_round, usable.reports, "training")
             if usable.reports:
                 for sentence in self.scheduler.missing_signals():
                     self.warn_once(sentence, sentence)
-        if usable.trained and has_weights(record.cohort):
-            self._apply_weights(current, model, usable.trained)
-        contents = sum(reply.error is None for reply in exchange.replies.values())
+        cohort, asked = record.cohort, record.cohort.clients
+        if buffer is not None:
+            record.staleness = buffer.rebase(usable.trained, model, current.server_round)
+            cohort, asked = buffer.cohort(usable.trained), tuple(exchange.clients)
+        if usable.trained and has_weights(cohort):
+            self._apply_weights(current, cohort, model, usable.trained)
         record.costs.updates += contents
         record.costs.extra_updates += contents
         self._record_failures("probe", record.probed, record.answered)
         # Whole updates that came with the probe are training replies, selected or not.
-        trained = {**current.early_replies, **usable.trained}
-        asked = dict.fromkeys([*current.early_replies, *record.cohort.clients])
-        self._record_failures("training", list(asked), list(trained))
+        trained = dict.fromkeys([*current.early_clients, *usable.trained])
+        waited = [client for client in asked if client not in exchange.outrun]
+        asked_once = dict.fromkeys([*current.early_clients, *waited])
+        self._record_failures("training", list(asked_once), list(trained))
         return usable.trained
 
     def finish_training(self, trained: Iterable[ClientId]) -> RoundRecord:
@@ -490,9 +583,13 @@ class RoundDriver(Generic[Reply]):
             self.scheduler.expire(expired)
 
     def _apply_weights(
-        self, current: Round[Reply], model: SentModel, replies: Mapping[ClientId, Reply]
+        self,
+        current: Round[Reply],
+        cohort: Cohort,
+        model: SentModel,
+        replies: Mapping[ClientId, Reply],
     ) -> None:
-        cohort, key = current.record.cohort, self.checks.weight_key
+        key = self.checks.weight_key
         if key is None or self.unweighted is not None:
             self.warn_once(
                 "weights",
@@ -517,20 +614,22 @@ class RoundDriver(Generic[Reply]):
             ]
             self.scheduler.observe(server_round, enrolment, "enrolment")
 
-    def _count_traffic(self, exchange: Exchange[Reply], stage: str) -> None:
+    def _count_traffic(
+        self, exchange: Exchange[Reply], stage: str, batch: ReplyBatch[Reply]
+    ) -> None:
         """Add an exchange to the costs of the round, and record who did not answer."""
         record = self._current().record
         record.costs.seconds += exchange.seconds
         record.costs.bytes_down += exchange.bytes_down
-        record.costs.bytes_up += sum(reply.nbytes for reply in exchange.replies.values())
-        missing = [client for client in exchange.clients if client not in exchange.replies]
+        record.costs.bytes_up += batch.nbytes
+        answered = {*batch.clients, *exchange.outrun}
+        missing = [client for client in exchange.clients if client not in answered]
         if missing:
             record.timed_out[stage] = missing
 
-    def _count_work(self, purpose: Purpose, replies: Iterable[Reply]) -> None:
+    def _count_work(self, purpose: Purpose, contents: int) -> None:
         """Add the work behind the answers to a probe, or behind late answers, to the costs."""
         costs: Ledger = self._current().record.costs
-        contents = sum(reply.error is None for reply in replies)
         if purpose.model is None:
             costs.loss_evaluations += contents
         else:

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+
+from adcs.flower.transport import copy_content
 
 SERVER_NODE = 1
 """The node id of Flower's SuperLink."""
@@ -76,6 +78,7 @@ class LocalGrid(Grid):
 
     Examples
     --------
+    >>> from flwr.app import ConfigRecord
     >>> app = ClientApp()
     >>> @app.query()
     ... def partition(message, context):
@@ -122,6 +125,23 @@ class LocalGrid(Grid):
     def advance(self, seconds: float) -> None:
         """Advance the clock."""
         self._now += seconds
+
+    def wait(self, message_ids: Iterable[str], seconds: float) -> bool:
+        """Advance the clock until a reply arrives, by at most so many seconds.
+
+        Parameters
+        ----------
+        message_ids
+            The messages whose replies are waited for.
+        seconds
+            The longest wait. If it is infinite and no reply will ever arrive, False is returned.
+        """
+        arrivals = [self._due[name][0] - self._now for name in message_ids if name in self._due]
+        wait = min([seconds, *arrivals])
+        if math.isinf(wait):
+            return False
+        self.advance(max(wait, 0.0))
+        return True
 
     # Flower's Grid interface.
 
@@ -220,25 +240,6 @@ class LocalGrid(Grid):
             reason = f"{type(error)}:<'{error}'>"
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=arrived)
         return reply if node.tamper is None else node.tamper(reply)
-
-
-def copy_content(content: RecordDict) -> RecordDict:
-    """Return a copy that can be changed independently; serialised arrays are shared.
-
-    >>> content = RecordDict({"config": ConfigRecord({"steps": [1, 2]})})
-    >>> copy_content(content)["config"]["steps"].append(3)
-    >>> content["config"]["steps"]
-    [1, 2]
-    """
-    copied = RecordDict()
-    for name, record in content.items():
-        duplicate = record.copy()
-        if isinstance(duplicate, (ConfigRecord, MetricRecord)):
-            for key, value in duplicate.items():
-                if isinstance(value, list):
-                    duplicate[key] = list(value)  # type: ignore[assignment]
-        copied[name] = duplicate
-    return copied
 
 
 def _unavailable(message: Message) -> Message:

@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdagrad,
     FedAdam,
+    FedAvg,
     FedAvgM,
     FedMedian,
     FedTrimmedAvg,
@@ -24,8 +25,9 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from adcs._validation import did_you_mean
+from adcs._validation import check_number, did_you_mean
 from adcs.federated.messages import ALL_CHECKS
+from adcs.rounds import Buffered
 from adcs.schedulers.base import Scheduler
 
 UNWEIGHTED = (Bulyan, FedMedian, FedTrimmedAvg, FedXgbBagging, FedXgbCyclic, Krum, QFedAvg)
@@ -40,6 +42,9 @@ PRIVATE = (
 
 WHOLE_MODEL = (*PRIVATE, FedAdagrad, FedAdam, FedAvgM, FedYogi, QFedAvg)
 """Flower's strategies that raise an error if replies lack an array of the model."""
+
+BUFFERED = (FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi)
+"""Flower's strategies whose aggregation can take re-based replies; FedProx aggregates as FedAvg."""
 
 LENIENT = frozenset({"sizes", "values", "examples"})
 """The checks of `checks="lenient"`: they protect the run, whatever a strategy can aggregate."""
@@ -56,9 +61,20 @@ def innermost(strategy: Strategy) -> Strategy:
     >>> innermost(DifferentialPrivacyServerSideFixedClipping(base, 1.0, 1.0, 2)) is base
     True
     """
-    while isinstance(inner := getattr(strategy, "strategy", None), Strategy):
-        strategy = inner
-    return strategy
+    return chain(strategy)[-1]
+
+
+def chain(strategy: Strategy) -> list[Strategy]:
+    """Return a strategy and those inside it, the outermost first.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> len(chain(DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 2)))
+    2
+    """
+    found = [strategy]
+    while isinstance(inner := getattr(found[-1], "strategy", None), Strategy):
+        found.append(inner)
+    return found
 
 
 def averages_by_weight(strategy: Strategy) -> bool:
@@ -233,6 +249,75 @@ def check_kinds(strategy: object, scheduler: object) -> None:
         raise ValueError(
             "a privacy accountant counts the nodes that its strategy addresses, which are all of "
             "them here; give the strategy no accountant"
+        )
+
+
+def check_mode(
+    strategy: Strategy, clients_per_round: object, over_select: object, mode: object
+) -> None:
+    """Raise ValueError for settings of rounds that do not fit together, or the strategy.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> check_mode(FedAvg(), None, None, None)
+    Traceback (most recent call last):
+    ...
+    ValueError: clients_per_round must be given, got None
+    """
+    if over_select is not None:
+        check_number("over_select", over_select, minimum=1)
+        check_over_selection(strategy)
+    if mode is None:
+        if clients_per_round is None:
+            raise ValueError("clients_per_round must be given, got None")
+        return
+    if not isinstance(mode, Buffered):
+        raise ValueError(f"mode must be adcs.rounds.Buffered(size=..., ...), got {mode!r}")
+    for name, value in (("clients_per_round", clients_per_round), ("over_select", over_select)):
+        if value is not None:
+            raise ValueError(
+                f"{name} has no meaning with mode=Buffered, whose size and concurrency set how "
+                f"many clients are asked, got {value!r}"
+            )
+    check_buffered(strategy)
+
+
+def check_over_selection(strategy: Strategy) -> None:
+    """Raise ValueError for a strategy whose replies cannot be those that arrive first.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> check_over_selection(DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 2))
+    Traceback (most recent call last):
+    ...
+    ValueError: over_select does not work with DifferentialPrivacyServerSideFixedClipping: its noise
+    is calibrated to clients that are sampled without regard to their speed
+    """
+    for each in chain(strategy):
+        if isinstance(each, PRIVATE):
+            raise ValueError(
+                f"over_select does not work with {type(each).__name__}: its noise is calibrated "
+                "to clients that are sampled without regard to their speed"
+            )
+
+
+def check_buffered(strategy: Strategy) -> None:
+    """Raise ValueError for a strategy that cannot aggregate re-based replies.
+
+    >>> from flwr.serverapp.strategy import FedProx
+    >>> check_buffered(FedProx(proximal_mu=0.1))
+    >>> check_buffered(FedMedian())
+    Traceback (most recent call last):
+    ...
+    ValueError: mode=Buffered works with FedAvg, FedProx, FedAvgM, FedAdam, FedYogi, FedAdagrad and
+    strategies that aggregate by theirs, got FedMedian: an old reply cannot count less there
+    """
+    private = any(isinstance(each, PRIVATE) for each in chain(strategy))
+    kinds = [kind for kind in type(strategy).__mro__ if "aggregate_train" in vars(kind)]
+    flowers = next((kind for kind in kinds if kind.__module__.startswith("flwr.")), None)
+    if private or flowers not in BUFFERED or not uses_flowers_aggregation(strategy):
+        raise ValueError(
+            "mode=Buffered works with FedAvg, FedProx, FedAvgM, FedAdam, FedYogi, FedAdagrad and "
+            f"strategies that aggregate by theirs, got {type(strategy).__name__}: an old reply "
+            "cannot count less there"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 import time
@@ -24,12 +23,17 @@ from adcs.federated.probes import plan_probe
 from adcs.federated.recorder import Recorder, RoundRecord, evaluation_summaries
 from adcs.federated.replies import ReplyChecks
 from adcs.federated.round import ClientsPerRound, RoundDriver, cohort_size
+from adcs.federated.waiting import Deadline, DeadlineSetting, Wait
 from adcs.federated.warn_once import WarnOnce
-from adcs.flower.own_start import call_start, has_own_start
+from adcs.flower.buffered import make_training
+from adcs.flower.over_selection import Received
+from adcs.flower.own_start import bind_start, call_start, has_own_start
+from adcs.flower.receive import clock_of
 from adcs.flower.strategies import (
     CheckSetting,
     averages_by_weight,
     check_kinds,
+    check_mode,
     enabled_checks,
     explain_error,
     innermost,
@@ -41,7 +45,6 @@ from adcs.flower.strategies import (
 from adcs.flower.transport import (
     FlowerReply,
     Transport,
-    clock_of,
     new_message,
     probe_messages,
     read_arrays,
@@ -50,6 +53,7 @@ from adcs.flower.transport import (
 )
 from adcs.observers import Observer
 from adcs.reports.sketch import SKETCH_ABOVE
+from adcs.rounds import Buffered
 from adcs.schedulers.base import Request, Scheduler
 
 log = logging.getLogger("flwr.adcs")
@@ -75,6 +79,8 @@ class _FlowerRound:
         The node of each client that may be asked.
     sent, sent_at
         The training messages of the cohort, and when they were sent.
+    received
+        The end of the training, where the round does not wait for all clients.
     """
 
     clock: Callable[[], float]
@@ -82,6 +88,7 @@ class _FlowerRound:
     nodes: dict[ClientId, int] = field(default_factory=dict)
     sent: list[Message] = field(default_factory=list)
     sent_at: float = 0.0
+    received: Received | None = None
 
     def __post_init__(self) -> None:
         self.sent_at = self.clock()
@@ -102,7 +109,16 @@ class Scheduled(Strategy):
         Any scheduler of this library, or your own.
     clients_per_round
         A number of clients, a fraction of those connected and eligible (a float up to 1.0), or a
-        function of Flower's round number that returns either.
+        function of Flower's round number that returns either. `mode` sets it in its place.
+    over_select
+        Ask this many times `clients_per_round`, such as 1.3, and go on with the first
+        `clients_per_round` usable replies; None waits for all that are asked.
+    mode
+        `adcs.rounds.Buffered` trains asynchronously: the model changes whenever a buffer of replies
+        is full, and a round is a version of the model. None trains in synchronous rounds.
+    deadline
+        Seconds to wait for training, if less than `timeout` of `start`, or "adaptive": each
+        client's deadline is learned from its own times.
     eligible
         A function of a client's id and Flower's `NodeInfo` that says whether the client may be
         asked at all.
@@ -156,7 +172,10 @@ class Scheduled(Strategy):
         strategy: Strategy,
         scheduler: Scheduler,
         *,
-        clients_per_round: ClientsPerRound,
+        clients_per_round: ClientsPerRound | None = None,
+        over_select: float | None = None,
+        mode: Buffered | None = None,
+        deadline: DeadlineSetting = None,
         eligible: Eligible | None = None,
         arrays: Sequence[str] | None = None,
         loss_key: str = "train_loss",
@@ -174,7 +193,8 @@ class Scheduled(Strategy):
         check_kinds(strategy, scheduler)
         if isinstance(arrays, str):
             raise ValueError(f"arrays must be a list of patterns, got the string {arrays!r}")
-        if not callable(clients_per_round):
+        check_mode(strategy, clients_per_round, over_select, mode)
+        if clients_per_round is not None and not callable(clients_per_round):
             cohort_size(clients_per_round, 1)
         for name, value in (
             ("patience", patience),
@@ -188,6 +208,7 @@ class Scheduled(Strategy):
         self.strategy = strategy
         self.scheduler = scheduler
         self.clients_per_round = clients_per_round
+        self.mode = mode
         self.eligible = eligible
         self.arrays = None if arrays is None else tuple(arrays)
         self.probe_timeout = probe_timeout
@@ -202,7 +223,13 @@ class Scheduled(Strategy):
             reads_metrics=reads_metrics(strategy),
         )
         per_round = "a function" if callable(clients_per_round) else clients_per_round
-        config = {"strategy": type(strategy).__name__, "clients_per_round": per_round}
+        config: dict[str, Any] = {
+            "strategy": type(strategy).__name__,
+            "clients_per_round": per_round,
+        }
+        slow: dict[str, Any] = {"over_select": over_select, "deadline": deadline}
+        slow |= {} if mode is None else {"mode": repr(mode)}
+        config |= {name: value for name, value in slow.items() if value is not None}
         self._warn_once = WarnOnce(log)
         self._driver = RoundDriver[FlowerReply](
             scheduler,
@@ -218,6 +245,10 @@ class Scheduled(Strategy):
             authenticated=authenticated, partition_ids=partition_ids, patience=patience
         )
         self._transport = Transport(self._registry)
+        self._deadline = Deadline(deadline, self.recorder.deadlines)
+        self._training = make_training(
+            self._driver, self._transport, over_select, mode, self._deadline
+        )
         self._current: _FlowerRound | None = None
         self._evaluating: tuple[list[Message], Callable[[], float]] = ([], time.monotonic)
         self._without_mod: set[int] = set()
@@ -241,6 +272,8 @@ class Scheduled(Strategy):
         self._saved_model = self.recorder.model
         if self.rounds_done:
             log.info("resuming after round %d of %s", self.rounds_done, folder)
+            if mode is not None:
+                log.info("updates that were in flight when the server stopped are lost")
             self._restore_strategy(self.recorder.strategy_state)
         if self.recorder.saves and (names := unsaved(strategy)):
             log.warning(
@@ -267,7 +300,8 @@ class Scheduled(Strategy):
     def summary(self) -> None:
         """Log the scheduler's settings, then the strategy's."""
         log.info("\t├──> Scheduled by %s", type(self.scheduler).__name__)
-        log.info("\t│\t└── Clients per round: %s", self.clients_per_round)
+        per_round = self.clients_per_round if self.mode is None else self.mode
+        log.info("\t│\t└── Clients per round: %s", per_round)
         self.strategy.summary()
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
@@ -293,6 +327,8 @@ class Scheduled(Strategy):
                     return call_start(self.strategy, self, *args, **kwargs)
                 return super().start(*args, **kwargs)
             finally:
+                if self._training is not None:
+                    self._training.end()
                 self._driver.end()
 
     def configure_train(
@@ -313,21 +349,28 @@ class Scheduled(Strategy):
         driver.set_model(values, self.arrays, name)
         current.nodes = self._resolve_clients(grid, current.training, late, this_round.record)
         this_round.clients = tuple(current.nodes)
-        self._observe_late(late, current.nodes)
+        self._observe_late(late, current)
         if not current.nodes:
             return []
-        m = cohort_size(self.clients_per_round, len(current.nodes), flower_round)
-        request = driver.request(*self._registry.split(current.nodes), m)
-        if request.clients:
-            self._probe(grid, current, request)
-        cohort = driver.select(*self._registry.split(current.nodes), m)
+        needed = m = 0
+        if self.clients_per_round is not None:
+            needed = m = cohort_size(self.clients_per_round, len(current.nodes), flower_round)
+        if self._training is not None:
+            m = self._training.cohort_size(m)
+        self._select(grid, current, m)
         current.sent = [
             new_message(current.training[current.nodes[client]])
-            for client in cohort.clients
+            for client in this_round.record.cohort.clients
             if client not in this_round.early_replies
         ]
         current.sent_at = current.clock()
-        return current.sent
+        if self._training is None:
+            return current.sent
+        clients = {node: client for client, node in current.nodes.items()}
+        current.received = self._training.receive(
+            grid, current.sent, clients, needed, self._timeout
+        )
+        return []
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -340,12 +383,19 @@ class Scheduled(Strategy):
                 driver.finish_training(())
             return result
         purpose = Purpose("training", this_round.server_round, this_round.model)
-        answered = self._transport.match(current.sent, replies, purpose, current.clock())
-        usable = driver.observe_training(self._exchange(current, answered))
+        if current.received is None:
+            answered = self._transport.match(current.sent, replies, purpose, current.clock())
+            usable = driver.observe_training(self._exchange(current, answered))
+            errors = [reply for reply in answered.values() if reply.error is not None]
+        else:
+            received = current.received
+            usable = driver.observe_training(received.exchange, received.buffer)
+            for client, reply in received.late:
+                driver.observe_late(purpose, client, reply, outrun=True)
+            errors = received.errors
         arrays: ArrayRecord | None = None
         metrics: MetricRecord | None = None
         if usable:  # Some strategies divide by the number of replies.
-            errors = [reply for reply in answered.values() if reply.error is not None]
             messages = [reply.message for reply in (*usable.values(), *errors)]
             arrays, metrics = self.strategy.aggregate_train(this_round.server_round + 1, messages)
         self._explain_errors(this_round.record)
@@ -387,6 +437,38 @@ class Scheduled(Strategy):
         self._driver.close()
         return metrics
 
+    def _select(self, grid: Grid, current: _FlowerRound, m: int) -> None:
+        """Probe if the scheduler requests it, and select m of the clients that are available."""
+        driver = self._driver
+        available, pending = self._split(grid, current)
+        if not available or not m:
+            assert driver.round is not None
+            driver.round.record.pending = list(pending)
+            return
+        request = driver.request(available, pending, m)
+        if request.clients:
+            self._probe(grid, current, request)
+            available, pending = self._split(grid, current)
+        if available:
+            driver.select(available, pending, m)
+
+    def _split(
+        self, grid: Grid, current: _FlowerRound
+    ) -> tuple[tuple[ClientId, ...], tuple[ClientId, ...]]:
+        """Return the available clients and the pending ones.
+
+        Where rounds do not wait for all clients, busy ones are never asked; if all are busy, the
+        first of them to answer is waited for.
+        """
+        registry = self._registry
+        if self._training is None:
+            return registry.split(current.nodes)
+        available, pending = registry.split(current.nodes, strict=True)
+        if not available and not registry.at_work:
+            self._observe_late(self._transport.wait_late(grid, self._timeout), current)
+            available, pending = registry.split(current.nodes, strict=True)
+        return available, pending
+
     def _resolve_clients(
         self,
         grid: Grid,
@@ -404,8 +486,11 @@ class Scheduled(Strategy):
         training = {node: nodes[node] for node in registry.unidentified(infos)}
         purpose = Purpose("identity", self.rounds_done)
         answered = self._transport.ask_partitions(grid, training, self._probe_wait(), purpose)
-        without_mod = [node for node, reply in answered.items() if not self._identify(node, reply)]
-        self._warn_of_order(answered)
+        without_mod = []
+        for node, reply in answered.items():
+            self._warn_of_order(node, reply)
+            if not self._identify(node, reply):
+                without_mod.append(node)
         before = registry.clients
         clients = registry.resolve({node: info.public_key for node, info in infos.items()})
         record.renamed = {
@@ -449,17 +534,16 @@ class Scheduled(Strategy):
                 ", ".join(str(node) for node in new),
             )
 
-    def _warn_of_order(self, answered: Mapping[int, FlowerReply]) -> None:
+    def _warn_of_order(self, node: int, reply: FlowerReply) -> None:
         """Log once that `probe_mod` is not the first mod of a ClientApp."""
-        for node, reply in answered.items():
-            answer = None if reply.error is not None else reply.answer
-            if answer is not None and answer.get("first") is False:
-                self._warn_once(
-                    "order",
-                    f"probe_mod of node {node} is not the first of its mods: the mods before it "
-                    "do not act on probed updates as on trained ones, and see the scheduler's "
-                    "messages; put it first, as ClientApp(mods=[probe_mod, ...])",
-                )
+        answer = None if reply.error is not None else reply.answer
+        if answer is not None and answer.get("first") is False:
+            self._warn_once(
+                "order",
+                f"probe_mod of node {node} is not the first of its mods: the mods before it "
+                "do not act on probed updates as on trained ones, and see the scheduler's "
+                "messages; put it first, as ClientApp(mods=[probe_mod, ...])",
+            )
 
     def _strategy_state(self) -> list[Any]:
         """Return what the strategy keeps between rounds, for a checkpoint."""
@@ -491,15 +575,20 @@ class Scheduled(Strategy):
                 self._warn_once(meaning, meaning)
 
     def _observe_late(
-        self,
-        late: Iterable[tuple[PendingMessage[int], FlowerReply]],
-        nodes: Mapping[ClientId, int],
+        self, late: Iterable[tuple[PendingMessage[int], FlowerReply]], current: _FlowerRound
     ) -> None:
         """Pass late answers of clients that are still there on to the scheduler."""
-        clients = {node: client for client, node in nodes.items()}
+        clients = {node: client for client, node in current.nodes.items()}
         for message, reply in late:
-            if message.node in clients and message.purpose.stage != "identity":
-                self._driver.observe_late(message.purpose, clients[message.node], reply)
+            if message.node not in clients or message.purpose.stage == "identity":
+                continue
+            client, purpose = clients[message.node], message.purpose
+            usable = self._driver.observe_late(purpose, client, reply, outrun=message.outrun)
+            if usable and message.sent_at is not None:
+                self._deadline.record(client, current.clock() - message.sent_at)
+        silent = [clients[node] for node in self._registry.pop_silent() if node in clients]
+        if silent:
+            self._driver.record_silent(silent)
 
     def _probe(self, grid: Grid, current: _FlowerRound, request: Request) -> None:
         """Send the probe that the scheduler requests, and pass the answers on to it."""
@@ -511,9 +600,29 @@ class Scheduled(Strategy):
         current.sent = probe_messages(probe, training, self._evaluate_config)
         current.sent_at = current.clock()
         wait = self._timeout if probe.is_training else self._probe_wait()
-        answered = self._transport.send(grid, current.sent, wait, probe.purpose)
-        self._warn_of_order(answered)
-        driver.observe_probe(probe, self._exchange(current, answered))
+        large = probe.is_training or self._without_mod
+        clients = {node: client for client, node in current.nodes.items()}
+        if probe.handler == "train":
+            longest = math.inf if wait is None else wait
+            asked = request.clients
+            limit = Wait(asked, len(asked), (), self._deadline, longest).seconds(usable=0)
+            wait = None if limit == math.inf else limit
+        answered = set()
+        for node, reply in self._transport.send(
+            grid,
+            current.sent,
+            wait,
+            probe.purpose,
+            this_round.model.nbytes if large else 0,
+        ):
+            self._warn_of_order(node, reply)
+            driver.read_answer(probe, clients[node], reply)
+            answered.add(clients[node])
+            if probe.handler == "train" and reply.error is None:
+                self._deadline.record(clients[node], current.clock() - current.sent_at)
+        if probe.handler == "train":
+            self._deadline.miss(client for client in request.clients if client not in answered)
+        driver.observe_probe(probe, self._exchange(current, {}))
         if probe.question is not None and this_round.early_replies:
             without_mod = {client: current.nodes[client] for client in this_round.early_replies}
             self._record_without_mod(without_mod, this_round.record)
@@ -532,36 +641,3 @@ class Scheduled(Strategy):
 
     def _probe_wait(self) -> float | None:
         return self._timeout if self.probe_timeout is None else self.probe_timeout
-
-
-def bind_start(strategy: Strategy, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Return the arguments of a call of a strategy's `start` by name, defaults included.
-
-    A `start` that takes any arguments is taken to pass them on to Flower's.
-
-    >>> from flwr.serverapp.strategy import FedAvg
-    >>> bind_start(FedAvg(), "grid", "arrays", num_rounds=5)["timeout"]
-    3600
-    >>> bind_start(FedAvg(), "grid", "arrays", rounds=5)
-    Traceback (most recent call last):
-    ...
-    TypeError: FedAvg.start: got an unexpected keyword argument 'rounds'
-    """
-    signature = inspect.signature(strategy.start)
-    kinds = [parameter.kind for parameter in signature.parameters.values()]
-    try:
-        if inspect.Parameter.VAR_POSITIONAL in kinds:
-            flowers = inspect.signature(Strategy.start)
-            bound = flowers.bind(strategy, *args, **kwargs)
-            del bound.arguments["self"]
-        else:
-            bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{type(strategy).__name__}.start: {error}") from None
-    bound.apply_defaults()
-    named: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
-        keywords = bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-        named |= value if keywords else {name: value}
-    named.pop("self", None)
-    return named

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import math
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from adcs.federated.messages import (
     clean_text,
 )
 from adcs.federated.probes import ANSWER, QUESTION, Probe, ProbeQuestion
+from adcs.flower.receive import ReplyStream, clock_of
 
 APP_RAISED = 2
 """Flower's error code of a ClientApp that raised an exception."""
@@ -48,14 +49,11 @@ MAX_LIST = 100_000
 HEADER_BYTES = 4096
 """An array of so many bytes more than its numbers need is refused unread."""
 
+PULLED_BYTES = 64 * 2**20
+"""About how many bytes of replies are pulled from the grid together."""
+
 OBJECT_BYTES = 64 * 2**20
 """By how much a serialised object, such as trees, may be larger than four times that sent."""
-
-
-def clock_of(grid: Grid) -> Callable[[], float]:
-    """Return the clock of a grid that has one, as `LocalGrid` does, else the machine's."""
-    clock: Callable[[], float] = getattr(grid, "clock", time.monotonic)
-    return clock
 
 
 class Transport:
@@ -72,13 +70,33 @@ class Transport:
         self.has_mod: bool | None = None  # whether the app has probe_mod; None if not known
 
     def send(
-        self, grid: Grid, messages: Sequence[Message], timeout: float | None, purpose: Purpose
-    ) -> dict[int, FlowerReply]:
-        """Send messages, wait, and return the reply of each node that has answered."""
-        if not messages:
-            return {}
-        replies = grid.send_and_receive(messages, timeout=timeout)
-        return self.match(messages, replies, purpose, clock_of(grid)())
+        self,
+        grid: Grid,
+        messages: Sequence[Message],
+        timeout: float | None,
+        purpose: Purpose,
+        reply_bytes: int = 0,
+    ) -> Iterator[tuple[int, FlowerReply]]:
+        """Send messages and yield each node's reply as it arrives; the others are pending then.
+
+        Parameters
+        ----------
+        grid, messages, timeout
+            The grid, what to send, and how long to wait.
+        purpose
+            What the messages ask for.
+        reply_bytes
+            How large a reply may be; large ones are not pulled all together.
+        """
+        stream = ReplyStream(grid, at_once=max(PULLED_BYTES // max(reply_bytes, 1), 1))
+        stream.push(messages)
+        nodes = dict(stream.unanswered)
+        try:
+            for reply in stream.replies(timeout):
+                yield nodes[reply.metadata.reply_to_message_id], FlowerReply(reply)
+        finally:
+            for message_id, node in stream.unanswered.items():
+                self.registry.add_pending(message_id, node, purpose, clock_of(grid)())
 
     def ask_partitions(
         self, grid: Grid, training: Mapping[int, Message], timeout: float | None, purpose: Purpose
@@ -102,14 +120,14 @@ class Transport:
         for node in nodes[:FIRST_ASKED] if self.has_mod is None else ():
             content = RecordDict({**dict(training[node].content.items()), **dict(question.items())})
             nodes.remove(node)
-            answered |= self.send(grid, [Message(content, node, "train")], timeout, purpose)
+            answered |= dict(self.send(grid, [Message(content, node, "train")], timeout, purpose))
             reply = answered.get(node)
             if reply is not None and (reply.error is None or reply.raised):
                 self.has_mod = reply.error is None and reply.answer is not None
                 break
         if self.has_mod:
             messages = [Message(question, node, "train") for node in nodes]
-            answered |= self.send(grid, messages, timeout, purpose)
+            answered |= dict(self.send(grid, messages, timeout, purpose))
         elif self.has_mod is False:
             self.registry.partition_ids = False
         return answered
@@ -146,6 +164,33 @@ class Transport:
             if message is not None:
                 late.append((message, FlowerReply(reply)))
         self.registry.expire(clock_of(grid)())
+        return late
+
+    def wait_late(
+        self, grid: Grid, timeout: float | None
+    ) -> list[tuple[PendingMessage[int], FlowerReply]]:
+        """Wait until a late reply arrives or a message is too old; return the late replies.
+
+        Parameters
+        ----------
+        grid
+            The grid.
+        timeout
+            The longest wait in seconds; None sets no limit.
+        """
+        clock, expiry = clock_of(grid), self.registry.next_expiry()
+        if expiry is None:
+            return []
+        left = max(expiry - clock(), 0.0)
+        stream = ReplyStream(grid)
+        stream.expect(self.registry.pending_by_message())
+        replies = list(islice(stream.replies(left if timeout is None else min(left, timeout)), 1))
+        late = []
+        for reply in (*replies, *stream.replies(0.0)):
+            message = self.registry.pop_pending(reply.metadata.reply_to_message_id)
+            if message is not None:
+                late.append((message, FlowerReply(reply)))
+        self.registry.expire(clock())
         return late
 
 
@@ -444,6 +489,25 @@ def new_message(message: Message) -> Message:
         ttl=metadata.ttl,
         group_id=metadata.group_id,
     )
+
+
+def copy_content(content: RecordDict) -> RecordDict:
+    """Return a copy that can be changed independently; serialised arrays are shared.
+
+    >>> content = RecordDict({"config": ConfigRecord({"steps": [1, 2]})})
+    >>> copy_content(content)["config"]["steps"].append(3)
+    >>> content["config"]["steps"]
+    [1, 2]
+    """
+    copied = RecordDict()
+    for name, record in content.items():
+        duplicate = record.copy()
+        if isinstance(duplicate, (ConfigRecord, MetricRecord)):
+            for key, value in duplicate.items():
+                if isinstance(value, list):
+                    duplicate[key] = list(value)  # type: ignore[assignment]
+        copied[name] = duplicate
+    return copied
 
 
 def content_bytes(content: RecordDict) -> int:

@@ -306,7 +306,7 @@ class ReportStore(Mapping[ClientId, ClientReport]):
         return server_round is None or not reports.server_round < self._latest <= server_round
 
     def _add(self, report: ClientReport, server_round: int | None) -> None:
-        if report.update is not None:
+        if report.update is not None and not _is_constant(report.update):
             # The array may be a buffer that its owner reuses.
             report = replace(report, update=np.array(report.vector))
         for name in FACTS:
@@ -388,6 +388,17 @@ class ReportStore(Mapping[ClientId, ClientReport]):
                 sketch=None if norm is None or row is None else Sketch(values=row, norm=norm),
                 **{name: column[i] for name, column in columns.items()},
             )
+
+
+def _is_constant(update: Any) -> bool:
+    """Return whether an update is one vector that nobody can change: it need not be copied."""
+    return (
+        type(update) is np.ndarray
+        and update.ndim == 1
+        and update.base is None
+        and not update.flags.writeable
+        and update.dtype in (np.float32, np.float64)
+    )
 
 
 def screen(reports: Iterable[ClientReport]) -> tuple[list[ClientReport], list[RefusedReport]]:

@@ -88,7 +88,10 @@ class DeterminantalScheduler(SnapshotScheduler):
     def _request(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Request:
         """Ask for the snapshot when it is due; histograms are asked for once."""
         if not self.directions.sent_once:
-            return super()._request(server_round, clients, m)
+            request = super()._request(server_round, clients, m)
+            if request.clients and request.sketch is None:
+                self.dpp = self._kernel = None  # New updates replace it, and they may be large.
+            return request
         lacking = self._histograms.due(server_round, clients, self.reports)
         signals = self.signals if lacking else self.signals - {self.directions.signal}
         due = self.refresh_every is not None and server_round % self.refresh_every == 0
@@ -123,22 +126,25 @@ class DeterminantalScheduler(SnapshotScheduler):
         """Return the DPP over these clients; the kernel is computed once for each snapshot."""
         key = (self.reports.version, known)
         if self._kernel is None or self._kernel[0] != key:
-            unit = unit_rows(self._vectors(known))
+            self.dpp = self._kernel = None  # Whole updates of large models are not held twice.
+            unit = self._unit_vectors(known)
             gram = similarity(unit) if len(known) <= GRAM_LIMIT else None
             self._kernel = (key, unit, gram)
         _, unit, gram = self._kernel
         q = np.zeros(len(known))
         if self._uses_quality:
-            table = self.reports.current_table(known)
-            q = self._qualities(table or [self.reports[client] for client in known])
+            reports = self.reports.current_table(known)
+            q = self._qualities(reports or [self.reports[client] for client in known])
         return ClientDPP(known, unit, gram, q, Scorer.of_features(unit, q, theta=self.theta))
 
-    def _vectors(self, known: list[ClientId]) -> FloatArray:
-        """Return the updates, or histograms, of the known clients, a row each."""
-        if not self.directions.sent_once:
-            return self.reports.vectors(known)
-        rows = [self.directions.vector(self.reports[client]) for client in known]
-        return np.stack([row for row in rows if row is not None])
+    def _unit_vectors(self, known: list[ClientId]) -> FloatArray:
+        """Return the updates, or histograms, of the known clients, scaled to norm one."""
+        if self.directions.sent_once:
+            rows = [self.directions.vector(self.reports[client]) for client in known]
+            return unit_rows(np.stack([row for row in rows if row is not None]), overwrite=True)
+        table = self.reports.current_table(known)
+        is_held = table is not None and table.sketches is not None  # the store's own array
+        return unit_rows(self.reports.vectors(known), overwrite=not is_held)
 
     def _qualities(self, reports: Sequence[ClientReport]) -> Float64Array:
         """Return the qualities; with histograms, that of a client that reports none is the mean."""

@@ -60,8 +60,9 @@ class LiveADCS(Scheduler):
     theta
         Weight of quality against diversity, in [0, 1); quality has no unit.
     patience
-        A client that has not been chosen for patience N / m rounds gets a slot before others;
-        None sets no limit.
+        A client that has not been chosen for patience N / m rounds gets a slot before others, and
+        over-selected rounds wait for its reply; None sets no limit. A client whose reply was late
+        has not been chosen.
     max_share
         In any rounds that follow each other, a client gets at most 1 + max_share * (their sum of
         m / number of available clients) slots, whatever it reports; None sets no limit. Slots of
@@ -226,13 +227,18 @@ class LiveADCS(Scheduler):
         if self.reports.generation != self._generation and not self.directions.sent_once:
             self._start_over()  # most updates now have another form
         usable = self._usable(reports)
-        if not usable:
-            return
         # By the round of their model, then by id, whatever the order in which they came.
-        for batch in in_batches(usable, server_round, self.directions):
+        clients: list[ClientId] = []
+        for batch in in_batches(usable, server_round, self.directions) if usable else ():
             self._update(batch)
-        if source == "training" and not self.directions.sent_once:
-            self._predict(batch.clients if batch.server_round >= server_round else [])
+            clients += batch.clients
+        if source == "late":
+            self._participation.mark_late(report.client for report in reports)
+        elif source == "training":
+            rounds = {r.client: min(int(r.server_round), server_round) for r in reports}
+            self._participation.mark_aggregated(rounds)
+            if not self.directions.sent_once:
+                self._predict(clients)
 
     def _usable(self, reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
         """Return reports with a loss and an update; with histograms, one of the two suffices."""
@@ -300,7 +306,7 @@ class LiveADCS(Scheduler):
         return np.where(none, -1, tracker.reported_at[rows])
 
     def _predict(self, clients: Sequence[ClientId]) -> None:
-        """Predict how the global step of the replies of clients changes all losses."""
+        """Predict how the global step of the replies of clients, stale ones too, changes losses."""
         weights = np.array([self._weights.get(client, 0.0) for client in clients])
         if not weights.sum() > 0.0:
             return
@@ -406,6 +412,7 @@ class LiveADCS(Scheduler):
                 "waited": [known[i] for i in overdue],
                 **({"limited": limited} if limited else {}),
             },
+            awaited=tuple(known[i] for i in overdue),
         )
 
     # state and restore
