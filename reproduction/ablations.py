@@ -22,7 +22,6 @@ from adcs.schedulers.live_adcs import (
     fitted_weights,
     standardised_loss,
 )
-from adcs.schedulers.live_adcs.kernel import CosineSums
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -109,7 +108,7 @@ class NoiseIgnored(LiveADCS):
 
 
 def _noiseless_weights(
-    cosines: Floats | CosineSums,
+    cosines: Any,
     norms: Floats,
     log_shares: Floats,
     chosen: Indices,
@@ -149,7 +148,7 @@ class EqualWeights(LiveADCS):
 
 
 def _equal_weights(
-    cosines: Floats | CosineSums,
+    cosines: Any,
     norms: Floats,
     log_shares: Floats,
     chosen: Indices,

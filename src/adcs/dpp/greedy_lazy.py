@@ -21,7 +21,7 @@ from adcs.dpp.kernel import as_table, similarity, unit_rows
 from adcs.dpp.tolerances import EXCLUDED, Scorer, preferred_to, tie_order, tie_winner
 
 _CHUNK = 1 << 21  # bytes of rows in one matrix product: small enough to stay in cache
-_POOL = 1 << 22  # the most entries of the feature rows in the pool
+_POOL = 1 << 20  # entries of the feature rows in the pool; four times as many of a million rows
 _KERNEL_POOL = 256  # the fewest rows of a kernel in the pool
 _SMALL_NORM, _LARGE_NORM = 1e-24, 1e24  # squared norms between which float32 cannot overflow
 _QUANTILE_SAMPLE = 1 << 16  # this many scores are enough to estimate a quantile
@@ -420,8 +420,8 @@ class FeatureRowSource:
         self.n, self._d = rows.shape if index is None else (index.size, rows.shape[1])
         most = max(4, _POOL // self._d)
         # A larger pool is refilled less often, which pays if a refill reads very many rows.
-        many = max(min(most // 4, self.n // 32), min(most, self.n // 64))
-        self.pool_size = min(self.n, max(most // 16, many))
+        many = max(min(most, self.n // 32), min(4 * most, self.n // 64))
+        self.pool_size = min(self.n, max(most // 4, many))
         self.chunk = max(1, _CHUNK // (4 * self._d))
         self._x = rows
         self._squared_norms = squares if in_range else squared_norms(rows)

@@ -488,7 +488,8 @@ def in_order(clients: Iterable[ClientId]) -> list[ClientId]:
 
 def _sorted_ids(given: Iterable[ClientId], name: str) -> tuple[ClientId, ...]:
     ids = list(iterate(given, name, "ints or strings"))
-    if not are_plain_ids(ids):
+    plain = are_plain_ids(ids)
+    if not plain:
         for i, client in enumerate(ids):
             if (known := as_client_id(client)) is None:
                 raise ValueError(f"{name} must be ints or strings, got {brief(client)}")
@@ -497,7 +498,7 @@ def _sorted_ids(given: Iterable[ClientId], name: str) -> tuple[ClientId, ...]:
     if any(map(eq, clients, islice(clients, 1, None))):
         twice = next(one for one, next_one in pairwise(clients) if one == next_one)
         raise ValueError(f"{name} must be distinct, got {brief(twice)} more than once")
-    return given if isinstance(given, tuple) and given == clients else clients
+    return given if plain and isinstance(given, tuple) and given == clients else clients
 
 
 def _default(kind: type, name: str) -> Any:
