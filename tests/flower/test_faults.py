@@ -54,6 +54,11 @@ BAD_TRAINING = {
     "loss": ({"metrics": {"train_loss": 1e300}}, "train_loss must be finite and at most 1e.30"),
     "nan loss": ({"metrics": {"train_loss": math.nan}}, "train_loss must be finite"),
     "many examples": ({"metrics": {"num-examples": 10**15}}, "num-examples must lie between 0"),
+    "too many for a float": (
+        {"metrics": {"num-examples": 10**400}},
+        "num-examples must lie between",
+    ),
+    "loss beyond a float": ({"metrics": {"train_loss": 10**400}}, "train_loss must be finite"),
     "no examples": ({"metrics": {"num-examples": 0}}, "num-examples must lie between 0"),
     "minus examples": ({"metrics": {"num-examples": -4}}, "num-examples must lie between 0"),
     "list": ({"metrics": {"num-examples": [1, 2]}}, "must hold a number num-examples"),
@@ -87,6 +92,23 @@ def test_a_bad_training_reply_is_refused_individually(
         assert refused["client"] == 2
         assert re.search(reason, refused["reason"]), refused["reason"]
     assert "round 1: 1 replies refused: 2: " in caplog.text
+
+
+@pytest.mark.parametrize("dtype", ["U5", "datetime64[s]", "f8,i4", "S3"])
+@pytest.mark.parametrize("make", [everyone, whole])
+def test_arrays_that_are_no_numbers_are_refused_without_other_checks(
+    toy: Any, changed: Any, make: Any, dtype: str
+) -> None:
+    grid = toy.grid()
+    odd = np.zeros(6, dtype)
+    grid.nodes[2].tamper = lambda reply: (
+        changed(reply, w=odd) if reply.has_content() and "arrays" in reply.content else reply
+    )
+    run = toy.start(make(checks="lenient"), grid, 1)
+    [refused] = run.records[0].refused
+    assert refused["client"] == 2
+    assert "array 'w' must have numbers, got" in refused["reason"]
+    assert np.isfinite(run.w).all()
 
 
 def test_a_model_of_zeros_is_refused(toy: Any, changed: Any) -> None:

@@ -37,7 +37,7 @@ CHECKS = {
     "missing": "a reply has every array of the model",
     "extra": "a reply has no arrays beside those of the model",
     "shapes": "arrays have the model's shapes and kinds of numbers",
-    "values": "all numbers are finite and at most 1e30",
+    "values": "arrays have numbers, and all numbers are finite and at most 1e30",
     "zeros": "the arrays are not all zero",
     "agreement": "a reply has the records and arrays that most other replies have",
     "examples": "the number of examples is positive and plausible",
@@ -258,13 +258,18 @@ def _check_shape(key: str, values: NDArray[Any], sent: NDArray[Any], *, is_param
 
 
 def check_values(key: str, values: NDArray[Any]) -> None:
-    """Raise `Refused` unless all numbers of an array are finite and at most 1e30.
+    """Raise `Refused` unless an array has numbers that are finite and at most 1e30.
 
     >>> check_values("w", np.array([np.nan]))
     Traceback (most recent call last):
     ...
     adcs.federated.messages.Refused: array 'w' must be finite and at most 1e+30, got nan
     """
+    if values.dtype.kind not in "biufc":
+        raise Refused("values", f"array {key!r} must have numbers, got {str(values.dtype)[:40]}")
+    if values.dtype.kind == "c" and values.size:
+        check_values(key, values.real)
+        check_values(key, values.imag)
     if values.dtype.kind == "f" and values.size:
         # Two passes without a copy; abs() would make one.
         largest = max(float(values.max()), -float(values.min()))

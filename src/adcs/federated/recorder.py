@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -220,7 +221,7 @@ def evaluation_summaries(evaluation: Mapping[str, Mapping[ClientId, float]]) -> 
     {'eval_acc-worst': 0.5, 'eval_acc-worst20': 0.5, 'eval_acc-average': 0.75}
     """
     return {
-        f"{key}-{name}": value
+        sys.intern(f"{key}-{name}"): value  # Frameworks keep them for all rounds.
         for key, by_client in evaluation.items()
         for name, value in summarise(key, by_client.values()).items()
         if name != "std"

@@ -159,7 +159,7 @@ def _as_float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:  # Python's integers have no bound.
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _loss(metrics: Mapping[str, Any], key: str) -> float:

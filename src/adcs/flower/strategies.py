@@ -47,7 +47,7 @@ BUFFERED = (FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi)
 """Flower's strategies whose aggregation can take re-based replies; FedProx aggregates as FedAvg."""
 
 LENIENT = frozenset({"sizes", "values", "examples"})
-"""The checks of `checks="lenient"`: they protect the run, whatever a strategy can aggregate."""
+"""The checks of `checks="lenient"`: absurd replies, whatever a strategy can aggregate."""
 
 CheckSetting = str | Collection[str]
 """The setting `checks=`: "auto", "strict", "lenient", or names of checks."""

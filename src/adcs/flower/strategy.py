@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -144,7 +145,7 @@ class Scheduled(Strategy):
         default 100 times the median of the clients' numbers.
     checks
         What replies are checked for. "auto" is what the strategy needs, "strict" everything, and
-        "lenient" only what protects the run; or a collection of the names in
+        "lenient" only sizes, values and numbers of examples; or a collection of the names in
         `adcs.federated.CHECKS`.
     folder
         A run folder for a record of each round and for checkpoints. Resumes if the folder has a
@@ -405,7 +406,8 @@ class Scheduled(Strategy):
         record = driver.finish_training(() if arrays is None else usable)
         combined = MetricRecord() if metrics is None else metrics
         for name, value in record.summary().items():
-            combined[f"adcs-{name.replace('_', '-')}"] = value
+            # Flower keeps the metrics of all rounds: their names are kept once.
+            combined[sys.intern(f"adcs-{name.replace('_', '-')}")] = value
         return arrays, combined
 
     def configure_evaluate(
