@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -213,6 +214,24 @@ class KeepsExpiredReports(Valid):
         pass
 
 
+class IgnoresLateReplies(Valid):
+    def _request(self, server_round, clients, m):
+        return adcs.Request()
+
+    def observe(self, server_round, reports, source):
+        if source != "late":
+            super().observe(server_round, reports, source)
+
+    def _select(self, server_round, clients, m):
+        start = server_round % len(clients)
+        return adcs.Cohort.of(self.take(clients[start:] + clients[:start], m))
+
+
+class AwaitsOthers(Valid):
+    def _select(self, server_round, clients, m):
+        return replace(super()._select(server_round, clients, m), awaited=clients[-1:])
+
+
 FAULTS = [
     (NegativeWeights, "cohort_has_m_distinct_clients"),
     (ReturnsTooMany, "cohort_has_all_clients_if_fewer_than_m"),
@@ -230,6 +249,8 @@ FAULTS = [
     (ExpectsLists, "table_equals_list_of_reports"),
     (KeepsArrays, "reports_are_copied"),
     (IgnoresPending, "pending_clients_are_not_chosen"),
+    (IgnoresLateReplies, "late_replies_are_evidence"),
+    (AwaitsOthers, "late_replies_are_evidence"),
     (IgnoresConstraints, "constraints_are_kept"),
     (SkipsArgumentChecks, "invalid_arguments_raise"),
 ]

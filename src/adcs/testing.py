@@ -356,6 +356,32 @@ def pending_clients_are_not_chosen(make: MakeScheduler) -> None:
     assert fake.run_round(make(), 0, 4, pending=()) == cohort, "by default no client is pending"
 
 
+def late_replies_are_evidence(make: MakeScheduler) -> None:
+    """Late replies are evidence where training replies are, for a resumed run too."""
+    fake = FakeClients(range(12))
+    scheduler = make()
+    late: list[ClientReport] = []
+    for server_round in range(5):
+        resumed = make()
+        resumed.restore(unpack(pack(scheduler.state())))
+        cohorts = []
+        for each in (scheduler, resumed):
+            request = each.request(server_round, fake.clients, 6)
+            each.observe(server_round, fake.answer(server_round, request), "probe")
+            cohorts.append(each.select(server_round, fake.clients, 6))
+            each.observe(server_round, late, "late")
+            if "training" in each.observed_sources:
+                known = [report.client in each.reports for report in late]
+                assert all(known), "clients that reply late have reported"
+            in_time = cohorts[-1].clients[: len(cohorts[-1].clients) * 2 // 3]
+            replies = [fake.report(server_round, client) for client in in_time]
+            each.observe(server_round, replies, "training")
+        cohort = cohorts[0]
+        assert cohorts[1] == cohort, "a resumed run equals an uninterrupted one"
+        _check_cohort(scheduler, cohort, fake.clients, 6)
+        late = [fake.report(server_round, c) for c in cohort.clients if c not in in_time]
+
+
 def constraints_are_kept(make: MakeScheduler) -> None:
     """Required clients are chosen, and no group, that of unknown clients included, is above its
     cap; pending clients count for both.
@@ -370,8 +396,9 @@ def constraints_are_kept(make: MakeScheduler) -> None:
         capped.constraints = CohortConstraints(groups, {0: 1, 1: 2})
         unknown.constraints = CohortConstraints({c: groups[c] for c in range(6)}, 1)
     for server_round in range(3):
-        chosen = fake.run_round(required, server_round, 4).clients
-        assert 11 in chosen, "required clients are chosen"
+        cohort = fake.run_round(required, server_round, 4)
+        assert 11 in cohort.clients, "required clients are chosen"
+        assert 11 in cohort.awaited, "required clients are waited for"
         chosen = fake.run_round(capped, server_round, 6).clients
         if capped.constraints:
             counts = [sum(groups[c] == group for c in chosen) for group in range(3)]
@@ -423,6 +450,7 @@ CHECKS: tuple[Callable[[MakeScheduler], None], ...] = (
     table_equals_list_of_reports,
     reports_are_copied,
     pending_clients_are_not_chosen,
+    late_replies_are_evidence,
     constraints_are_kept,
     invalid_arguments_raise,
 )
@@ -453,5 +481,6 @@ def _check_cohort(
         expected = min(m, len(available))
         assert len(chosen) == expected, f"{expected} clients, got {len(chosen)}"
     assert len(cohort.weights) == len(chosen), "one weight for each client"
+    assert set(cohort.awaited) <= set(chosen), f"awaited clients are chosen, got {cohort.awaited}"
     assert all(np.isfinite(w) and w > 0 for w in cohort.weights), "weights are positive"
     json.dumps(dict(cohort.diagnostics), allow_nan=False)

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 import adcs
 from adcs._serialization import pack, unpack
+from adcs.dpp.constraints import Constraints
+from adcs.dpp.exact import exact_map
 from adcs.dpp.kernel import alpha, similarity, unit_rows
 from adcs.schedulers.client_dpp import Determinantal
 from adcs.testing import FakeClients
@@ -139,6 +141,45 @@ def test_each_pick_is_the_best_beside_pending_clients(name, theta, n, pending, m
         }
         assert values[pick] == pytest.approx(max(values.values()), abs=1e-8)
         together.append(pick)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(["ADCS", "StaticDPP", "LiveADCS"]),
+    theta=st.sampled_from([0.0, 0.3, 0.8]),
+    n=st.integers(2, N),
+    pending=subsets,
+    m=st.integers(1, 5),
+    seed=st.integers(0, 10**6),
+)
+def test_exact_search_beside_pending_clients(name, theta, n, pending, m, seed) -> None:
+    """On the scheduler's own kernel, by exhaustive search; a resumed scheduler has the same."""
+    rng = np.random.default_rng(seed)
+    rows, losses = rng.standard_normal((n, n + 2)), rng.uniform(0.5, 2.5, n)
+    held = sorted(c for c in pending if c < n)
+    free = [c for c in range(n) if c not in held]
+    m = min(m, len(free))
+    settings_ = {"patience": None} if name == "LiveADCS" else {}
+    scheduler, resumed = (SCHEDULERS[name](theta=theta, **settings_) for _ in range(2))
+    reports = [adcs.ClientReport(c, 0, loss=float(losses[c]), update=rows[c]) for c in range(n)]
+    scheduler.observe(0, reports, "probe")
+    resumed.from_bytes(scheduler.to_bytes())
+    if m == 0:
+        return
+    cohort = scheduler.select(0, range(n), m, held)
+    assert resumed.select(0, range(n), m, held) == cohort
+    assert resumed.to_bytes() == scheduler.to_bytes()
+    assert isinstance(scheduler, Determinantal)
+    assert scheduler.dpp is not None
+    c, q = similarity(unit_rows(rows)), scheduler.dpp.quality
+    exact = exact_map(c, m, quality=q, theta=theta, constraints=Constraints(given=held))
+    base = objective(c, q, theta, held)
+    found = {
+        chosen: objective(c, q, theta, [*held, *chosen]) - base for chosen in combinations(free, m)
+    }
+    assert exact.objective == pytest.approx(max(found.values()), abs=1e-8)
+    assert found[tuple(sorted(exact.indices.tolist()))] == pytest.approx(exact.objective, abs=1e-8)
+    assert found[tuple(sorted(map(int, cohort.clients)))] <= exact.objective + 1e-8
 
 
 def test_samples_are_conditioned_on_pending_clients() -> None:

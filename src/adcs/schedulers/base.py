@@ -6,6 +6,7 @@ A round, as an engine drives it:
     scheduler.observe(server_round, answers, "probe")         # their answers
     cohort = scheduler.select(server_round, available, m)     # clients that train, with weights
     scheduler.observe(server_round, replies, "training")      # their replies
+    scheduler.observe(server_round, others, "late")           # replies that came too late
 
 A scheduler implements `_select`, and `_request` if it needs reports before it selects.
 """
@@ -32,8 +33,13 @@ from adcs.reports.sketch import Sketcher
 from adcs.reports.store import ReportStore
 from adcs.schedulers.constraints import UNKNOWN_GROUP, CohortConstraints
 
-Source = Literal["enrolment", "probe", "training"]
-"""Where reports come from."""
+Source = Literal["enrolment", "probe", "training", "late"]
+"""Where reports come from.
+
+"training" reports are replies that were aggregated; in asynchronous rounds their `server_round`,
+the version of the model that they were computed on, may be an older one. "late" reports are replies
+to training that came too late to be aggregated.
+"""
 
 SOURCES: tuple[Source, ...] = get_args(Source)
 _CONSTRAINT_SETTINGS = ("groups", "caps", "required")
@@ -79,6 +85,10 @@ class Cohort:
         one over all clients, as unbiased estimators need.
     diagnostics
         How the choice came about, as JSON values.
+    awaited
+        The clients among them whose replies a round waits for, up to its deadline, even if it has
+        enough replies of others: an over-selected round ends when m usable replies are in, and
+        those of awaited clients.
 
     Examples
     --------
@@ -90,6 +100,7 @@ class Cohort:
     weights: tuple[float, ...]
     normalise: bool = True
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    awaited: tuple[ClientId, ...] = ()
 
     @classmethod
     def of(cls, clients: Sequence[ClientId], **diagnostics: Any) -> Cohort:
@@ -163,7 +174,7 @@ class Scheduler(ABC):
     """Whether it keeps caps and required clients."""
 
     observed_sources: ClassVar[frozenset[Source]] = frozenset(SOURCES)
-    """The sources of reports that it uses."""
+    """The sources of reports that it uses; with "training" it uses "late" too."""
 
     training_signals: frozenset[str] = frozenset({"loss", "update"})
     """The signals that it uses of training replies, if it observes them."""
@@ -236,7 +247,7 @@ class Scheduler(ABC):
         """
         server_round = _check_round(server_round)
         check_choice("source", source, SOURCES)
-        if source in self.observed_sources:
+        if ("training" if source == "late" else source) in self.observed_sources:
             usable, refused = self.reports.check(reports)
             self._refused += refused
             self._observe(server_round, usable, source)
@@ -289,7 +300,11 @@ class Scheduler(ABC):
             diagnostics["pending"] = list(pending)
         if server_round and (missing := self.missing_signals()):
             diagnostics["missing"] = missing
-        return Cohort(cohort.clients, cohort.weights, cohort.normalise, diagnostics)
+        awaited = cohort.awaited
+        if self.constraints.required:
+            waited = {*awaited, *self.constraints.required}
+            awaited = tuple(client for client in cohort.clients if client in waited)
+        return Cohort(cohort.clients, cohort.weights, cohort.normalise, diagnostics, awaited)
 
     def expire(self, clients: Iterable[ClientId]) -> None:
         """Drop losses and updates of clients as out of date; facts about them are kept.
@@ -418,6 +433,8 @@ class Scheduler(ABC):
             )
         if not all(0.0 < weight < math.inf for weight in cohort.weights):
             raise ValueError(f"{name} must return positive weights, got {brief(cohort.weights)}")
+        if not distinct.issuperset(cohort.awaited):
+            raise ValueError(f"{name} must await clients it chose, got {brief(cohort.awaited)}")
         if self.fixed_size and len(chosen) != min(m, len(clients)):
             slots = self.constraints.builder(clients, m, self.pending).slots_left
             if len(chosen) != slots:

@@ -75,6 +75,7 @@ def select_with_unknown(
         clients=(*picked.clients, *drawn),
         weights=(*weights, *[mean] * len(drawn)),
         diagnostics={**picked.diagnostics, "drawn": drawn},
+        awaited=picked.awaited,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +45,53 @@ def test_no_client_waits_longer_than_patience_allows(n: int, m: int) -> None:
 
 def test_without_patience_clients_wait_longer() -> None:
     assert longest_wait(None, 30, 7, rounds=60) > 5.0 * 30 / 7 + 1.0
+
+
+def longest_over_selected_wait(*, waits: bool, n: int, m: int, rounds: int) -> float:
+    """Return the longest time without taking part, of clients that are slower the larger their id.
+
+    Of 1.3 m clients that are asked, the first m take part, and with `waits` the awaited ones and
+    all that are faster than these. The others reply a round later.
+    """
+    fake = FakeClients(range(n))
+    scheduler = adcs.LiveADCS(patience=2.0, probe_share=0.0)
+    asked = math.ceil(1.3 * m)
+    last, longest = dict.fromkeys(range(n), 0), 0
+    late: list[ClientReport] = []
+    for server_round in range(rounds):
+        request = scheduler.request(server_round, range(n), asked)
+        scheduler.observe(server_round, fake.answer(server_round, request), "probe")
+        cohort = scheduler.select(server_round, range(n), asked)
+        scheduler.observe(server_round, late, "late")
+        order = sorted(cohort.clients)
+        end = max([m, *(order.index(c) + 1 for c in cohort.awaited)]) if waits else m
+        replies = [fake.report(server_round, c) for c in order]
+        scheduler.observe(server_round, replies[:end], "training")
+        late = replies[end:]
+        longest = max([longest, *[server_round - last[c] for c in range(n)]])
+        last.update(dict.fromkeys(order[:end], server_round))
+    return longest * asked / n
+
+
+@pytest.mark.parametrize(("n", "m"), [(12, 3), (20, 2), (30, 7)])
+def test_over_selected_rounds_keep_the_bound_by_waiting_for_overdue_clients(n: int, m: int) -> None:
+    # Patience, the queue for half of the slots, and a turn beyond the limit of its share.
+    assert longest_over_selected_wait(waits=True, n=n, m=m, rounds=200) <= 2.0 + 2.0 + 0.5 + 0.5
+    assert longest_over_selected_wait(waits=False, n=n, m=m, rounds=200) > 10.0
+
+
+def test_a_late_client_goes_on_waiting() -> None:
+    fake = FakeClients(range(6))
+    scheduler = adcs.LiveADCS(patience=2.0)
+    scheduler.observe(0, [fake.report(0, c) for c in range(6)], "probe")
+    late = scheduler.select(0, range(6), 3).clients[-1]
+    scheduler.observe(1, [fake.report(0, late)], "late")
+    resumed = adcs.LiveADCS(patience=2.0)
+    resumed.from_bytes(scheduler.to_bytes())
+    for each in (scheduler, resumed):  # N / m is 2
+        cohort = each.select(4, range(6), 3)
+        assert late in cohort.awaited
+        assert list(cohort.awaited) == cohort.diagnostics["waited"]
 
 
 def overdue(server_round: int, m: int, **settings: Any) -> list[int]:

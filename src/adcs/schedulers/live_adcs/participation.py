@@ -16,7 +16,11 @@ class Participation:
     Attributes
     ----------
     last_selected : int array
-        The round in which each client was last selected, or first reported.
+        The round in which each client was last selected, or first reported. A late reply sets it
+        back to the last round in which the client took part.
+    took_part : int array
+        The last round in which each client was selected and its reply aggregated, or in which it
+        first reported.
     unanswered : int array
         How often each client was selected since its last report.
 
@@ -28,6 +32,9 @@ class Participation:
     >>> clients.mark_selected(["b", "unknown"], server_round=3)
     >>> clients.last_selected, clients.unanswered, clients.known(("a", "unknown"))
     (array([0, 3]), array([0, 1]), ['a'])
+    >>> clients.mark_late(["b"])
+    >>> clients.last_selected
+    array([0, 0])
     >>> clients.expire(["b"])
     >>> clients.known(("a", "b"))
     ['a']
@@ -41,6 +48,7 @@ class Participation:
         self._row: dict[ClientId, int] = {}
         self._expired: set[ClientId] = set()  # have a row, and count as if they had not reported
         self.last_selected: IndexArray = np.empty(0, dtype=np.intp)
+        self.took_part: IndexArray = np.empty(0, dtype=np.intp)
         self.unanswered: IndexArray = np.empty(0, dtype=np.intp)
         self._cache: tuple[tuple[ClientId, ...], list[ClientId], IndexArray, int] | None = None
 
@@ -63,6 +71,7 @@ class Participation:
             self._cache = None
         new = np.zeros(len(self._row) - self.last_selected.size, dtype=np.intp)
         self.last_selected = np.append(self.last_selected, new + server_round)
+        self.took_part = np.append(self.took_part, new + server_round)
         self.unanswered = np.append(self.unanswered, new)
         self.unanswered[rows] = 0
         return rows
@@ -77,6 +86,18 @@ class Participation:
         rows = [self._row[client] for client in clients if client in self._row]
         self.last_selected[rows] = server_round
         self.unanswered[rows] += 1
+
+    def mark_aggregated(self, rounds: Mapping[ClientId, int]) -> None:
+        """Record that replies of clients, selected in these rounds, were aggregated."""
+        rows = [self._row[client] for client in rounds if client in self._row]
+        took_part = [at for client, at in rounds.items() if client in self._row]
+        self.took_part[rows] = np.maximum(self.took_part[rows], took_part)
+        self.last_selected[rows] = np.maximum(self.last_selected[rows], took_part)
+
+    def mark_late(self, clients: Iterable[ClientId]) -> None:
+        """Record that replies of clients came too late: they go on waiting."""
+        rows = [self._row[client] for client in clients if client in self._row]
+        self.last_selected[rows] = self.took_part[rows]
 
     def known(self, clients: tuple[ClientId, ...]) -> list[ClientId]:
         """Return those of the clients with a report that is not out of date, in their order."""
@@ -98,6 +119,7 @@ class Participation:
         return {
             "clients": list(self._row),
             "last_selected": self.last_selected.copy(),
+            "took_part": self.took_part.copy(),
             "unanswered": self.unanswered.copy(),
             "expired": [client for client in self._row if client in self._expired],
         }
@@ -107,5 +129,7 @@ class Participation:
         self.clear()
         self._row = {client: row for row, client in enumerate(state["clients"])}
         self.last_selected = np.array(state["last_selected"])
+        # States of earlier versions lack it.
+        self.took_part = np.array(state.get("took_part", state["last_selected"]))
         self.unanswered = np.array(state["unanswered"])
         self._expired = set(state["expired"])

@@ -56,8 +56,9 @@ class LiveADCS(Scheduler):
     theta
         Weight of quality against diversity, in [0, 1); quality has no unit.
     patience
-        A client that has not been chosen for patience N / m rounds gets a slot before others;
-        None sets no limit.
+        A client that has not been chosen for patience N / m rounds gets a slot before others, and
+        over-selected rounds wait for its reply; None sets no limit. A client whose reply was late
+        has not been chosen.
     max_share
         In any rounds that follow each other, a client gets at most 1 + max_share * (their sum of
         m / number of available clients) slots, whatever it reports; None sets no limit. Slots of
@@ -219,9 +220,13 @@ class LiveADCS(Scheduler):
             usable, key=lambda report: min(int(report.server_round), server_round)
         ):
             self._update(model_round, list(group))
-        on_time = [report for report in usable if report.server_round >= server_round]
-        if source == "training" and on_time and not self.directions.sent_once:
-            self._predict(on_time)
+        if source == "late":
+            self._participation.mark_late(report.client for report in reports)
+        elif source == "training":
+            rounds = {r.client: min(int(r.server_round), server_round) for r in reports}
+            self._participation.mark_aggregated(rounds)
+            if usable and not self.directions.sent_once:
+                self._predict(usable)
 
     def _usable(self, reports: Sequence[ClientReport]) -> list[ClientReport]:
         """Return reports with a loss and an update; with histograms, one of the two suffices."""
@@ -285,7 +290,7 @@ class LiveADCS(Scheduler):
         return int(self.loss_tracker.reported_at[row])
 
     def _predict(self, reports: list[ClientReport]) -> None:
-        """Predict how the global step of these replies changes all losses."""
+        """Predict how the global step of these replies, stale ones too, changes all losses."""
         weights = np.array([self._weights.get(report.client, 0.0) for report in reports])
         rows = self._participation.rows([report.client for report in reports])
         norms = self.kernel.norms[rows]
@@ -384,6 +389,7 @@ class LiveADCS(Scheduler):
                 "waited": [known[i] for i in overdue],
                 **({"limited": limited} if limited else {}),
             },
+            awaited=tuple(known[i] for i in overdue),
         )
 
     # state and restore
