@@ -1,8 +1,8 @@
 """The settings of an experiment, each declared once.
 
-A setting is a field of its section: `[data]`, `[partition]`, `[model]`, `[training]`, `[network]`
-or `[run]`. From the field follow the key in TOML files and in config.json, the command-line
-option with its help and default, the check of the value and the words in a summary.
+A setting is a field of its section: `[data]`, `[partition]`, `[model]`, `[training]`, `[round]`,
+`[network]` or `[run]`. From the field follow the key in TOML files and in config.json, the
+command-line option with its help and default, the check of the value and the words in a summary.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from adcs.simulation.federation import Federation, check_metric
 from adcs.simulation.models import Model
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import KINDS, Partition, check_settings, make_partition
+from adcs.simulation.round_settings import RoundSettings
 from adcs.simulation.settings import BOUNDS, MILLION, check_setting, declare, setting
 from adcs.simulation.training import Training, is_spec
 
@@ -246,6 +247,7 @@ class Experiment(Section):
     partition: PartitionSettings = Field(default=PartitionSettings(), title="Clients")
     model: ModelSettings = Field(default=ModelSettings(), title="Model")
     training: TrainingSettings = Field(default=TrainingSettings(), title="Training")
+    round: RoundSettings | None = Field(default=None, title="Rounds")
     network: NetworkSettings | None = Field(default=None, title="Network")
     run: RunSettings = Field(default=RunSettings(), title="Run")
     schedulers: Mapping[str, str] = Field(default=PAPER_SCHEDULERS, title="Schedulers")
@@ -300,6 +302,11 @@ class Experiment(Section):
             raise ValueError(
                 f"run.metric {self.metric} is for {CLIENT_METRICS[self.metric].task}, and data.task"
                 f" is {self.data.task}"
+            )
+        mode = self.round and self.round.buffered(m)
+        if mode and mode.concurrency > clients:
+            raise ValueError(
+                f"round.concurrency must be at most {clients} (all clients), got {mode.concurrency}"
             )
         for spec in self.schedulers.values():
             make_scheduler(spec, seed=0)
@@ -432,6 +439,7 @@ class Experiment(Section):
             self.training,
             network=network,
             seed=seed,
+            round_settings=self.round,
             sketch_above=self.run.sketch_above,
             **self._own_objects(),
         )
@@ -602,8 +610,9 @@ def from_dict(values: Mapping[str, Any]) -> Experiment:
     training = sections.get("training")
     if isinstance(training, dict) and training.get("local") == "steps":
         training["local"] = "sgd"  # The name in configs of version 1.
-    if sections.get("network") == {}:
-        del sections["network"]
+    for section in ("round", "network"):
+        if sections.get(section) == {}:
+            del sections[section]
     return Experiment(**sections)
 
 

@@ -241,17 +241,18 @@ def experiment_of(folder: RunFolder) -> Experiment:
         )
     sections = Experiment.model_fields
     try:
-        for key in sections:
-            if key not in config:
+        for key, field in sections.items():
+            # A section that is off by default may be newer than the run.
+            if key not in config and field.default is not None:
                 raise ValueError(f"{key} is missing")
         known = [*sections, *CONFIG, "engine", "schema_version", "versions"]
         for key in config:
             if key not in known:
                 raise ValueError(f"unknown setting {key!r}; {did_you_mean(key, known)}")
-        experiment = from_dict({key: config[key] for key in sections})
+        experiment = from_dict({key: config[key] for key in sections if key in config})
         for each in SETTINGS.values():
             # A setting that is off by default may be newer than the run.
-            section = config[each.section]
+            section = config.get(each.section)
             if section is not None and each.key not in section and each.default is not None:
                 raise ValueError(f"{each.name} is missing")
         for key, kind in CONFIG.items():

@@ -41,8 +41,9 @@ def policies(experiment: Experiment) -> dict[str, Policy]:
     (True, 0.8, False)
     """
     settings = experiment.network
-    everyone = settings is None or (
-        settings.availability == 1.0 and settings.dropout == 0.0 and settings.deadline is None
+    everyone = experiment.round is None and (
+        settings is None
+        or (settings.availability == 1.0 and settings.dropout == 0.0 and settings.deadline is None)
     )
     return {
         label: policy(make_scheduler(spec, seed=0), everyone)

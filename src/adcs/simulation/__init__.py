@@ -23,12 +23,14 @@ from adcs.simulation.datasets import (
     from_partitions,
     load,
 )
-from adcs.simulation.engine import Run, Simulation
+from adcs.simulation.engine import Simulation
 from adcs.simulation.federation import Federation
 from adcs.simulation.local_training import ClientResult, ClientWork, LocalSGD, LocalTraining
 from adcs.simulation.models import MLP, Model
 from adcs.simulation.network import Network, NetworkSettings
 from adcs.simulation.partition import Partition, make_partition
+from adcs.simulation.round_settings import RoundSettings
+from adcs.simulation.run import Run
 from adcs.simulation.scheduler_errors import SchedulerFailed, TrainingFailed
 from adcs.simulation.trace import Trace, read_trace
 from adcs.simulation.training import Training
@@ -53,6 +55,7 @@ __all__ = [
     "NetworkSettings",
     "Partition",
     "RoundCosts",
+    "RoundSettings",
     "Run",
     "SchedulerFailed",
     "Simulation",

@@ -90,14 +90,28 @@ class RoundCosts:
         spent = {name: now[name] - before for name, before in self._before.items()}
         return Ledger(**{**spent, "seconds": self._waited})
 
-    def probe(self, request: Request, probed: IndexArray, answered: IndexArray) -> None:
-        """Charge a probe; clients that do not answer are charged their download."""
+    def probe(
+        self,
+        request: Request,
+        probed: IndexArray,
+        answered: IndexArray,
+        waited: float | None = None,
+    ) -> None:
+        """Charge a probe; clients that do not answer are charged their download.
+
+        Parameters
+        ----------
+        request, probed, answered
+            The probe, whom it was sent to, and who has answered it.
+        waited
+            How long the server waited; None follows from the clients' times and the deadline.
+        """
         ledger = self._ledger
         down, up, work = self._probe_cost(request)
         if not down:  # facts, which need no model
             ledger.bytes_up += up * answered.size
             times = self._seconds(probed, down=0, work=0.0, up=up)
-            self._wait(times, probed.size > answered.size)
+            self._wait(times, probed.size > answered.size, waited)
             return
         ledger.bytes_down += down * probed.size
         ledger.bytes_up += up * answered.size
@@ -112,7 +126,7 @@ class RoundCosts:
             self._computed = True
             self._sent = "update" in request.signals and request.sketch is None
         times = self._seconds(probed, down=down, work=work, up=up)
-        self._wait(times, probed.size > answered.size)
+        self._wait(times, probed.size > answered.size, waited)
 
     def _probe_cost(self, request: Request) -> tuple[int, int, float]:
         """Return bytes down, bytes up and work, in updates, of one answer."""
@@ -183,13 +197,56 @@ class RoundCosts:
         ledger.extra_updates -= known
         self._wait(times, arrived.size < selected.size)
 
-    def _wait(self, times: Float64Array, missing: bool) -> None:
+    def send(self, clients: IndexArray) -> list[tuple[int, bool]]:
+        """Charge what clients receive before they train, and not yet what they send.
+
+        Returns for each the bytes that it will send, and whether its update was computed, and
+        charged, for the probe: `receive` charges these.
+        """
+        ids = clients.tolist()
+        downloads = len(set(ids) - self._probed)
+        self._ledger.bytes_down += (self._model_bytes + self._shared_bytes) * downloads
+        self._ledger.bytes_down += self._missing_bytes * (len(ids) - downloads)
+        more = np.zeros(clients.size, dtype=np.intp)
+        if self._sent_numbers is not None:
+            more = NUMBER_BYTES * self._sent_numbers(clients)
+        found = []
+        for client, beside in zip(ids, more.tolist(), strict=True):
+            is_known = self._computed and client in self._answered
+            up = self._reported + beside + self._model_bytes * (not (is_known and self._sent))
+            found.append((up, is_known))
+        return found
+
+    def receive(self, bytes_up: int, is_charged: bool, *, aggregated: bool) -> None:
+        """Charge a reply when it arrives, as `send` has returned it.
+
+        >>> from adcs.simulation.network import NetworkSettings
+        >>> total = Ledger()
+        >>> costs = RoundCosts(total, 10, 1, Network(NetworkSettings(), clients=5, seed=0))
+        >>> costs.send(np.array([3]))
+        [(40, False)]
+        >>> costs.receive(40, False, aggregated=False)
+        >>> total.updates, total.extra_updates, total.bytes_down, total.bytes_up
+        (1, 1, 40, 40)
+        """
+        self._ledger.bytes_up += bytes_up
+        self._ledger.updates += not is_charged
+        self._ledger.extra_updates += (not aggregated) - is_charged
+
+    def wait_until(self, end: float) -> None:
+        """Charge the wait until a moment of the run's clock, which is the seconds spent so far."""
+        self._waited += end - self._ledger.seconds
+        self._ledger.seconds = end
+
+    def _wait(self, times: Float64Array, missing: bool, waited: float | None = None) -> None:
         """Charge the wait: for the slowest client, or until the deadline if one is missing."""
         if times.size == 0:
             return
         deadline = self._network.settings.deadline
         longest = float(times.max())
-        if deadline is not None:
+        if waited is not None:
+            longest = waited
+        elif isinstance(deadline, float | int):
             longest = deadline if missing else min(longest, deadline)
         self._ledger.seconds += longest
         self._waited += longest

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from adcs import metrics
 from adcs._types import ClientId, Float64Array, FloatArray, IndexArray
-from adcs.backoff import Backoff, Stage, without_unanswered
+from adcs.backoff import Stage, without_unanswered
 from adcs.observers import (
     EvaluationEvent,
     Observer,
@@ -26,39 +26,38 @@ from adcs.observers import (
     SelectionEvent,
     listeners,
 )
-from adcs.reports.report import NUMBER_BYTES, SIGNALS
-from adcs.reports.sketch import (
-    SKETCH_ABOVE,
-    Sketch,
-    Sketcher,
-    Sketches,
-    default_sketch,
-    sketch_sentence,
-)
+from adcs.reports.report import ClientReport
+from adcs.reports.sketch import SKETCH_ABOVE, default_sketch, sketch_sentence
 from adcs.reports.table import ReportTable
+from adcs.rounds import Buffered
 from adcs.run_folder import Ledger
-from adcs.schedulers.base import Cohort, Request, Scheduler, Source
+from adcs.schedulers.base import Request, Scheduler, Source
 from adcs.simulation.aggregation import Aggregation, Mean, check_aggregate
-from adcs.simulation.batches import Batches
-from adcs.simulation.client_signals import (
-    TRAINED_WITH,
-    evaluated_signals,
-    output_bias_updates,
+from adcs.simulation.arrivals import (
+    aggregate_buffer,
+    hold_reports,
+    hold_updates,
+    reports_of,
+    start_jobs,
 )
+from adcs.simulation.batches import Batches
 from adcs.simulation.costs import RoundCosts
 from adcs.simulation.federation import Federation
+from adcs.simulation.in_flight import InFlight, Job
 from adcs.simulation.local_rounds import (
     LocalRound,
     Setup,
     WeightedCohorts,
-    chunks,
     count_numbers,
     round_starter,
 )
 from adcs.simulation.local_training import LocalSGD, LocalTraining, TrainingStates
 from adcs.simulation.models import Model, buffers_of
-from adcs.simulation.network import Network, NetworkSettings
-from adcs.simulation.scheduler_errors import own_error, scheduler_error
+from adcs.simulation.network import ADAPTIVE, Network, NetworkSettings
+from adcs.simulation.reporting import Reporter
+from adcs.simulation.round_settings import RoundSettings
+from adcs.simulation.run import Run
+from adcs.simulation.scheduler_errors import own_error
 from adcs.simulation.training import Training, is_spec
 
 PER_CLIENT_LIMIT = 1000
@@ -74,60 +73,6 @@ would take 540 MB of memory."""
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-
-@dataclass
-class Run:
-    """The run of one scheduler.
-
-    Attributes
-    ----------
-    name
-        The label of the scheduler, as in records.
-    scheduler
-        The scheduler.
-    ledger
-        What clients and network have spent so far.
-    counts
-        How often each client has been selected.
-    cohort
-        The last cohort.
-    selected
-        Its clients as an array.
-    cohort_weights
-        For each of them, the client's weight p times its weight in the cohort.
-    backoff
-        The clients that have failed, and how long each is left alone.
-    states
-        What clients and server keep for local training.
-
-    Examples
-    --------
-    >>> from adcs.schedulers import Uniform
-    >>> run = Run("Uniform", Uniform(), Ledger(), np.zeros(3, dtype=np.intp))
-    >>> sorted(run.call(0, run.scheduler.select, 0, [0, 1, 2], 3).clients)
-    [0, 1, 2]
-    """
-
-    name: str
-    scheduler: Scheduler
-    ledger: Ledger
-    counts: IndexArray
-    cohort: Cohort = field(default_factory=lambda: Cohort((), ()))
-    selected: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.intp))
-    cohort_weights: Float64Array = field(default_factory=lambda: np.empty(0))
-    backoff: Backoff = field(default_factory=Backoff)
-    states: TrainingStates = field(default_factory=lambda: TrainingStates({}))
-
-    def call(self, server_round: int | None, method: Callable[..., T], *args: Any) -> T:
-        """Call a method of the scheduler; an error of a user's scheduler names it and the round."""
-        try:
-            return method(*args)
-        except Exception as error:
-            named = scheduler_error(self.scheduler, error, server_round)
-            if named is error:
-                raise
-            raise named from error
 
 
 class Measures(NamedTuple):
@@ -173,6 +118,8 @@ class Simulation:
         How one client trains; None is the SGD of `training`.
     aggregation
         How updates are aggregated; None is that of `training`.
+    round_settings
+        How rounds end; None waits for all clients of a cohort.
     sketch_above
         If updates have more numbers than this, schedulers that have no `sketch` of their own get
         sketches of max(256, 8 m) numbers; 0 and None never.
@@ -202,6 +149,7 @@ class Simulation:
         observers: Iterable[Observer] = (),
         local_training: LocalTraining | None = None,
         aggregation: Aggregation | None = None,
+        round_settings: RoundSettings | None = None,
         sketch_above: int | None = SKETCH_ABOVE,
     ) -> None:
         n = len(federation.clients)
@@ -243,16 +191,34 @@ class Simulation:
         by_size = federation.sizes / federation.sizes.sum()
         self._p: Float64Array = by_size if training.weights == "size" else np.full(n, 1.0 / n)
         self._measurable = n <= PER_CLIENT_LIMIT and n * model.size <= MEASURED_NUMBERS
-        size = NUMBER_BYTES * model.size
-        traffic = self.network.seconds(np.arange(n), down=size, work=0.0, up=size)
-        self._facts: dict[str, Any] = {
-            "examples": federation.sizes,
-            "compute_seconds": self.network.compute_seconds
-            * (1.0 if self._work is None else self._work),
-            "communication_seconds": traffic,
-        }
+        self._reporter = Reporter(federation, model, self.network, training.lr, self._work)
+        self._rounds = round_settings or RoundSettings()
+        self._buffered = self._rounds.buffered(training.m)
+        adaptive = self.network.settings.deadline == ADAPTIVE
+        if adaptive or self._buffered or self._rounds.over_select is not None:
+            self._check_flights(n)
+            for run in self.runs:
+                run.in_flight = InFlight(n)
         for run in self.runs:
-            self._observe(run, self._table(np.arange(n)), "enrolment")
+            self._observe(run, self._reporter.table(np.arange(n), 0), "enrolment")
+
+    def _check_flights(self, clients: int) -> None:
+        """Refuse settings that do not go with rounds that end without some of their clients."""
+        if self.training.paper_literal_weights:
+            raise ValueError(
+                "training.paper_literal_weights needs rounds that wait for all clients"
+            )
+        if self._buffered is None:
+            return
+        if self._buffered.concurrency > clients:
+            raise ValueError(
+                f"round.concurrency must be at most {clients} (all clients), "
+                f"got {self._buffered.concurrency}"
+            )
+        if not isinstance(self._local, LocalSGD):
+            raise ValueError(
+                f"round.mode buffered needs local training by SGD, got {type(self._local).__name__}"
+            )
 
     def run(self, rounds: int, *, eval_every: int = 100) -> None:
         """Run until so many rounds are done in all; announce records, selections and rounds.
@@ -296,7 +262,7 @@ class Simulation:
         self, *, measured: bool
     ) -> tuple[LocalRound, list[RoundCosts], list[Measures]]:
         """Select the cohort of each run, after the probe that its scheduler requests."""
-        server_round, m = self.server_round, self.training.m
+        server_round = self.server_round
         available = self.network.available(server_round)
         local = self._start_round(self.parameters, server_round)
         costs = [self._costs(local, i) for i in range(len(self.runs))]
@@ -304,32 +270,36 @@ class Simulation:
         needed = []
         self._probed.clear()
         for i, run in enumerate(self.runs):
-            offered = run.backoff.offered(server_round, available, m)
+            self._take_late(run, costs[i])
+            m = self._slots(run)
+            free = available if run.in_flight is None else run.in_flight.free(available)
+            offered = run.backoff.offered(server_round, free, m)
             request = run.call(server_round, run.scheduler.request, server_round, offered, m)
             if request.clients:
                 if "update" in request.signals and request.sketch is None:
                     request = replace(request, sketch=self._default_sketch)
                 self._probed.add(i)
                 probed = np.array(request.clients, dtype=np.intp)
-                answered = self._in_time(probed, partial(costs[i].probe_seconds, request))
-                probes.append((i, request, offered, probed, answered))
+                seconds = partial(costs[i].probe_seconds, request)
+                answered, waited = self._answered(run, probed, seconds)
+                probes.append((i, request, offered, probed, answered, waited))
                 needed.append(answered)
             else:
                 # Schedulers without a probe select first, so that one pass serves all runs.
                 self._select(run, offered, request)
                 needed.append(run.selected)
-        measured = measured and self._measurable
+        measured = measured and self._measurable and self._buffered is None
         if measured:
             needed.append(np.arange(len(self.federation.clients)))
         if needed:
             local.prepare(np.concatenate(needed))
-        for i, request, offered, probed, answered in probes:
-            costs[i].probe(request, probed, answered)
+        for i, request, offered, probed, answered, waited in probes:
+            costs[i].probe(request, probed, answered, waited)
             # Schedulers copy what they keep: the answers, perhaps whole updates, end here.
             self._observe(self.runs[i], self._answers(local, i, request, answered), "probe")
             whole = "update" in request.signals and request.sketch is None
             stage: Stage = "training" if whole else "probe"
-            self._record_failures(self.runs[i], stage, probed, answered)
+            self._record_failures(self.runs[i], stage, probed.tolist(), answered.tolist())
             if answered.size < probed.size:
                 offered = without_unanswered(offered, probed.tolist(), answered.tolist())
             self._select(self.runs[i], offered, request)
@@ -347,15 +317,23 @@ class Simulation:
             shared=count_numbers(run.states.shared),
             sent=None if self._sends_updates_only else partial(local.sent_numbers, index),
             classes=self.federation.dataset.classes,
-            reported=self._reported_bytes(run.scheduler),
+            reported=self._reporter.reported_bytes(run.scheduler),
         )
 
-    def _reported_bytes(self, scheduler: Scheduler) -> int:
-        """Return the bytes of signals that training replies carry for this scheduler alone."""
-        if "training" not in scheduler.observed_sources:
-            return 0
-        added = (SIGNALS[name] for name in scheduler.training_signals - TRAINED_WITH)
-        return sum(signal.wire_bytes(0) for signal in added if signal.work != "update")
+    def _slots(self, run: Run) -> int:
+        """Return how many clients a run selects."""
+        if self._buffered is not None and run.in_flight is not None:
+            return self._buffered.concurrency - len(run.in_flight.at_work())
+        return self._rounds.asked(self.training.m)
+
+    def _answered(
+        self, run: Run, probed: IndexArray, seconds: Callable[[IndexArray], Float64Array]
+    ) -> tuple[IndexArray, float | None]:
+        """Return who answers a probe in time, and how long the server waits if that is learned."""
+        if self.network.settings.deadline != ADAPTIVE or run.in_flight is None:
+            return self._in_time(probed, seconds), None
+        fails = self.network.fails(self.server_round, probed)
+        return run.in_flight.answered(probed, seconds(probed), fails)
 
     def _in_time(
         self, clients: IndexArray, seconds: Callable[[IndexArray], Float64Array]
@@ -364,29 +342,52 @@ class Simulation:
         settings = self.network.settings
         if settings.dropout > 0.0:
             clients = clients[~self.network.fails(self.server_round, clients)]
-        if settings.deadline is not None:
+        if isinstance(settings.deadline, float | int):
             clients = clients[seconds(clients) <= settings.deadline]
         return clients
 
     def _record_failures(
-        self, run: Run, stage: Stage, asked: IndexArray, usable: IndexArray
+        self, run: Run, stage: Stage, asked: Sequence[ClientId], usable: Sequence[ClientId]
     ) -> None:
         """Record who gave no usable reply in time; evidence of those that fail again expires."""
-        if asked.size == usable.size and not run.backoff:
+        if len(asked) == len(usable) and not run.backoff:
             return
         server_round = self.server_round
-        expired = run.backoff.record(server_round, stage, asked.tolist(), usable.tolist())
+        expired = run.backoff.record(server_round, stage, asked, usable)
         if expired:
             run.call(server_round, run.scheduler.expire, expired)
 
-    def _observe(self, run: Run, reports: ReportTable, source: Source) -> None:
+    def _answers(
+        self, local: LocalRound, index: int, request: Request, clients: IndexArray
+    ) -> ReportTable:
+        """Return what clients answer to a request."""
+        w, server_round = self.parameters[index], self.server_round
+        return self._reporter.answers(local, index, w, request, clients, server_round)
+
+    def _training_reports(self, local: LocalRound, index: int, clients: IndexArray) -> ReportTable:
+        """Return what clients report in their training replies."""
+        run = self.runs[index]
+        sketch = run.scheduler.sketch or self._default_sketch
+        request = Request(run.cohort.clients, run.scheduler.training_signals, sketch)
+        return self._answers(local, index, request, clients)
+
+    def _observe(self, run: Run, reports: Sequence[ClientReport], source: Source) -> None:
         server_round = self.server_round
         run.call(server_round, run.scheduler.observe, server_round, reports, source)
 
     def _select(self, run: Run, available: tuple[ClientId, ...], request: Request) -> None:
         """Let a scheduler select, and announce its cohort."""
-        server_round, m, last = self.server_round, self.training.m, run.cohort
-        run.cohort = run.call(server_round, run.scheduler.select, server_round, available, m)
+        server_round, m, last = self.server_round, self._slots(run), run.cohort
+        pending: tuple[ClientId, ...] = ()
+        if self._buffered is not None and run.in_flight is not None:
+            pending = tuple(run.in_flight.at_work())
+        select = run.scheduler.select
+        run.cohort = run.call(server_round, select, server_round, available, m, pending)
+        if run.in_flight is not None and not run.cohort.normalise:
+            raise ValueError(
+                f"rounds that end without some of their clients need weights that sum to 1, and "
+                f"{run.name} weights its cohorts otherwise (normalise=False)"
+            )
         # A scheduler that keeps its cohort for some rounds returns the same tuples.
         if run.cohort.clients is not last.clients or run.cohort.weights is not last.weights:
             run.selected = np.array(run.cohort.clients, dtype=np.intp)
@@ -399,7 +400,7 @@ class Simulation:
                 server_round=server_round,
                 scheduler=run.scheduler,
                 available=available,
-                pending=(),
+                pending=pending,
                 request=request,
                 cohort=run.cohort,
                 backing_off=run.backoff.left_out(server_round, available),
@@ -407,61 +408,39 @@ class Simulation:
             for observer in observers:
                 observer.on_selection(event)
 
-    def _answers(
-        self, local: LocalRound, index: int, request: Request, clients: IndexArray
-    ) -> ReportTable:
-        """Return what clients answer to a request."""
-        signals: dict[str, Any] = {}
-        if clients.size == 0:
-            return self._table(clients)
-        if "loss" in request.signals:
-            signals["loss"] = local.losses(index, clients)
-        if request.signals - TRAINED_WITH:
-            w = self.parameters[index]
-            signals |= evaluated_signals(self.federation, self.model, w, clients, request.signals)
-        if "output_bias_update" in request.signals:
-            rows = [local.updates(index, part) for part in chunks(clients, self._size)]
-            changes = [output_bias_updates(self.model, part, self.training.lr) for part in rows]
-            if all(change is not None for change in changes):
-                signals["output_bias_update"] = np.concatenate(changes)  # type: ignore[arg-type]
-        if request.signals & {"norm", "update"}:
-            signals |= self._update_signals(local, index, request, clients)
-        return self._table(clients, **signals)
-
-    def _update_signals(
-        self, local: LocalRound, index: int, request: Request, clients: IndexArray
-    ) -> dict[str, Any]:
-        """Return what clients answer about their updates; only whole updates are all held."""
-        whole = "update" in request.signals and request.sketch is None
-        sketch = request.sketch if "update" in request.signals else None
-        rows: FloatArray = np.empty((0, self._size))
-        norms: list[FloatArray] = []
-        sketches: list[Sequence[Sketch | None]] = []
-        for part in [clients] if whole else chunks(clients, self._size):
-            rows = local.updates(index, part)
-            if "norm" in request.signals:
-                norms.append(np.sqrt(np.einsum("ij,ij->i", rows, rows)))
-            if sketch is not None:
-                sketches.append(_sketches(sketch, rows))
-        signals: dict[str, Any] = {"update": rows} if whole else {}
-        if norms:
-            signals["norm"] = np.concatenate(norms)
-        if sketch is not None:
-            signals["sketch"] = _joined(sketches)
-        return signals
-
-    def _table(self, clients: IndexArray, **signals: Any) -> ReportTable:
-        """Return what clients report: signals, and what they always say of themselves."""
-        facts = {name: column.take(clients) for name, column in self._facts.items()}
-        return ReportTable(tuple(clients.tolist()), self.server_round, **signals, **facts)
-
     def _train(self, local: LocalRound, costs: list[RoundCosts]) -> None:
         """Train the cohorts, aggregate what arrives in time, and announce the round."""
-        server_round = self.server_round
+        if self._buffered is not None:
+            trained = self._train_buffered(local, costs, self._buffered)
+        else:
+            trained = self._train_synchronously(local, costs)
+        server_round, self.server_round = self.server_round, self.server_round + 1
+        if self.observers and (observers := listeners(self.observers, "on_round")):
+            for run, cost, clients in zip(self.runs, costs, trained, strict=True):
+                event = RoundEvent(
+                    run=run.name,
+                    seed=self.seed,
+                    server_round=server_round,
+                    scheduler=run.scheduler,
+                    trained=tuple(clients),
+                    costs=cost.spent(),
+                )
+                for observer in observers:
+                    observer.on_round(event)
+
+    def _train_synchronously(
+        self, local: LocalRound, costs: list[RoundCosts]
+    ) -> list[list[ClientId]]:
+        """Train each run's cohort and aggregate what arrives in time; return who took part."""
         arrived: WeightedCohorts = []
         for run, cost in zip(self.runs, costs, strict=True):
-            clients = self._in_time(run.selected, cost.training_seconds)
-            cost.training(run.selected, clients)
+            if run.in_flight is None:
+                clients = self._in_time(run.selected, cost.training_seconds)
+                cost.training(run.selected, clients)
+            else:
+                start_jobs(run, self.network, cost, self.server_round)
+                replied = self._wait(run, cost, min(self.training.m, run.selected.size))
+                clients = run.selected[np.isin(run.selected, [job.client for job in replied])]
             arrived.append((clients, self._weights(run, clients)))
         arrivals = [clients for clients, _ in arrived if clients.size]
         update: FloatArray | None = None
@@ -470,26 +449,108 @@ class Simulation:
             update = self._aggregate(local, arrived)
         for i, run in enumerate(self.runs):
             if "training" in run.scheduler.observed_sources:
-                signals = run.scheduler.training_signals
-                sketch = run.scheduler.sketch or self._default_sketch
-                request = Request(run.cohort.clients, signals, sketch)
-                self._observe(run, self._answers(local, i, request, arrived[i][0]), "training")
-            self._record_failures(run, "training", run.selected, arrived[i][0])
+                reports = self._training_reports(local, i, arrived[i][0])
+                self._observe(run, reports, "training")
+            if run.in_flight is None:
+                asked, usable = run.selected.tolist(), arrived[i][0].tolist()
+                self._record_failures(run, "training", asked, usable)
+            else:
+                self._hold_late(local, i)
         if update is not None:
-            self._step(local, arrived, update)
-        self.server_round += 1
-        if self.observers and (observers := listeners(self.observers, "on_round")):
-            for run, cost, (clients, _) in zip(self.runs, costs, arrived, strict=True):
-                event = RoundEvent(
-                    run=run.name,
-                    seed=self.seed,
-                    server_round=server_round,
-                    scheduler=run.scheduler,
-                    trained=tuple(clients.tolist()),
-                    costs=cost.spent(),
-                )
-                for observer in observers:
-                    observer.on_round(event)
+            active = np.array([clients.size > 0 for clients, _ in arrived])
+            self._step(update, active, self._statistics(local, arrived))
+            for i, (clients, _) in enumerate(arrived):
+                local.commit(i, clients)
+        return [clients.tolist() for clients, _ in arrived]
+
+    def _train_buffered(
+        self, local: LocalRound, costs: list[RoundCosts], mode: Buffered
+    ) -> list[list[ClientId]]:
+        """Start the selected clients, and aggregate when a buffer is full; return who took part.
+
+        Clients compute when they start, on the model that they were sent, and what they have
+        computed is held until their reply arrives.
+        """
+        server_round = self.server_round
+        started = [
+            start_jobs(run, self.network, cost, server_round)
+            for run, cost in zip(self.runs, costs, strict=True)
+        ]
+        if any(clients.size for clients in started):
+            local.prepare(np.concatenate(started))
+        update = np.zeros((len(self.runs), self._size), dtype=self.parameters.dtype)
+        statistics = self.parameters[:, self._size :].copy()
+        trained: list[list[ClientId]] = []
+        for i, (run, cost) in enumerate(zip(self.runs, costs, strict=True)):
+            assert run.in_flight is not None
+            new = [
+                job
+                for job in run.in_flight.jobs
+                if job.server_round == server_round and math.isfinite(job.arrives)
+            ]
+            hold_updates(new, local, i)
+            if "training" in run.scheduler.observed_sources:
+                hold_reports(new, self._training_reports(local, i, started[i]))
+            replied = self._wait(run, cost, mode.size)
+            if replied:
+                try:
+                    update[i], statistics[i] = aggregate_buffer(
+                        replied, mode, self._aggregation, server_round, statistics[i]
+                    )
+                except Exception as error:
+                    where = f"round {server_round}"
+                    raise own_error("aggregation", self._aggregation, error, where) from error
+            if reports := reports_of(replied):
+                self._observe(run, reports, "training")
+            trained.append([job.client for job in replied])
+        if any(trained):
+            self._step(update, np.array([bool(clients) for clients in trained]), statistics)
+        return trained
+
+    def _wait(self, run: Run, cost: RoundCosts, needed: int) -> list[Job]:
+        """Wait on the clock of a run for replies, charge them, and return them."""
+        flight = run.in_flight
+        assert flight is not None
+        awaited = () if self._buffered is not None else run.cohort.awaited
+        end, replied = flight.wait(run.ledger.seconds, needed, awaited)
+        cost.wait_until(end)
+        for job in replied:
+            cost.receive(job.bytes_up, job.is_charged, aggregated=True)
+        usable = [job.client for job in replied]
+        flight.participations[usable] += 1
+        failed = flight.give_up(end)
+        flight.learn(replied, failed)
+        self._record_failures(run, "training", [*usable, *failed], usable)
+        return replied
+
+    def _hold_late(self, local: LocalRound, index: int) -> None:
+        """Keep what clients of this round will report that are still at work at its end."""
+        run = self.runs[index]
+        assert run.in_flight is not None
+        late = [job for job in run.in_flight.jobs if job.server_round == self.server_round]
+        for job in late:
+            job.is_late = True
+        late = [job for job in late if math.isfinite(job.arrives)]
+        if late and "training" in run.scheduler.observed_sources:
+            clients = np.array([job.client for job in late], dtype=np.intp)
+            local.prepare(clients)
+            hold_reports(late, self._training_reports(local, index, clients))
+
+    def _take_late(self, run: Run, cost: RoundCosts) -> None:
+        """Charge and observe the replies that have come since, too late to be aggregated."""
+        flight = run.in_flight
+        if flight is None:
+            return
+        now = run.ledger.seconds
+        failed = flight.give_up(now)
+        late = flight.take_late(now)
+        for job in late:
+            cost.receive(job.bytes_up, job.is_charged, aggregated=False)
+        flight.learn(late, failed)
+        if reports := reports_of(late):
+            self._observe(run, reports, "late")
+        in_time = [job.client for job in late if not job.has_failed]
+        self._record_failures(run, "training", [*in_time, *failed], in_time)
 
     def _aggregate(self, local: LocalRound, arrived: WeightedCohorts) -> FloatArray:
         """Return the aggregated update of each run: runs x parameters."""
@@ -518,21 +579,23 @@ class Simulation:
                 raise own_error("aggregation", rule, error, where) from error
         return total
 
-    def _step(self, local: LocalRound, arrived: WeightedCohorts, update: FloatArray) -> None:
-        """Change the models, their statistics, and what clients and server keep."""
-        active = np.array([clients.size > 0 for clients, _ in arrived])
-        before = self.parameters
-        new = self._server_optimizer.step(
-            before[:, : self._size], update, active, self.server_round
-        )
-        if self._size < before.shape[1]:
-            new = np.concatenate([new, before[:, self._size :]], axis=1)
+    def _statistics(self, local: LocalRound, arrived: WeightedCohorts) -> FloatArray:
+        """Return each run's statistics of the model: the mean of those after training."""
+        statistics = self.parameters[:, self._size :].copy()
+        if statistics.size:
             for i, (clients, weights) in enumerate(arrived):
                 if clients.size and weights.sum() > 0:
                     shares = weights / weights.sum()
-                    new[i, self._size :] = shares @ local.buffers(i, clients)
-        for i, (clients, _) in enumerate(arrived):
-            local.commit(i, clients)
+                    statistics[i] = shares @ local.buffers(i, clients)
+        return statistics
+
+    def _step(self, update: FloatArray, active: Any, statistics: FloatArray) -> None:
+        """Change the models of active runs by their updates, and the models' statistics."""
+        new = self._server_optimizer.step(
+            self.parameters[:, : self._size], update, active, self.server_round
+        )
+        if statistics.size:
+            new = np.concatenate([new, statistics], axis=1)
         self.parameters = new
 
     def _announce_record(self, record: dict[str, Any], gram: Float64Array | None = None) -> None:
@@ -615,6 +678,8 @@ class Simulation:
                 record[metric] = values
                 record["losses"] = losses
                 record["counts"] = run.counts.copy()
+                if run.in_flight is not None:
+                    record["participations"] = run.in_flight.participations.copy()
             records.append(record)
         return records
 
@@ -631,6 +696,7 @@ class Simulation:
                     "counts": run.counts,
                     "backoff": run.backoff.state(),
                     "local_training": run.states.state(),
+                    **({} if run.in_flight is None else {"in_flight": run.in_flight.state()}),
                 }
                 for run in self.runs
             ],
@@ -659,6 +725,8 @@ class Simulation:
             run.backoff.restore(saved["backoff"])
             if "local_training" in saved:
                 run.states.restore(saved["local_training"])
+            if run.in_flight is not None:
+                run.in_flight.restore(saved["in_flight"])
         self._server_optimizer.restore(
             state.get("server_optimizer", {}), self.parameters[:, : self._size]
         )
@@ -670,29 +738,3 @@ def _named(training: Training, argument: str, make: Callable[[], T]) -> T:
     if is_spec(value):
         raise ValueError(f"{value} must be given to Simulation as an object, {argument}=...")
     return make()
-
-
-def _joined(parts: Sequence[Sequence[Sketch | None]]) -> Sequence[Sketch | None]:
-    """Return sketches of parts of the clients as one column, of arrays if all have one."""
-    arrays = [part for part in parts if isinstance(part, Sketches)]
-    if len(arrays) < len(parts):
-        return [sketch for part in parts for sketch in part]
-    if len(arrays) == 1:
-        return arrays[0]
-    values = np.concatenate([part.values for part in arrays])
-    return Sketches(values, np.concatenate([part.norms for part in arrays]), arrays[0].update_size)
-
-
-def _sketches(sketcher: Sketcher, rows: FloatArray) -> Sequence[Sketch | None]:
-    """Return the sketch of each row; None for one that has none, such as a zero update."""
-    try:
-        return Sketches(*sketcher.sketch_rows(rows), rows.shape[1])
-    except ValueError:
-        return [_sketch(sketcher, row) for row in rows]
-
-
-def _sketch(sketcher: Sketcher, row: FloatArray) -> Sketch | None:
-    try:
-        return sketcher.sketch(row)
-    except ValueError:
-        return None

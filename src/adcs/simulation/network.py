@@ -10,16 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import ndtri
 
 from adcs._hashing import uniforms
 from adcs._types import Float64Array, IndexArray
-from adcs._validation import brief
+from adcs._validation import brief, check_number
 from adcs.simulation.settings import FORBID_UNKNOWN, check_settings, setting
 from adcs.simulation.trace import LONGEST, Trace, read_trace
+
+ADAPTIVE = "adaptive"
+"""The deadline that is learned for each client."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class NetworkSettings:
         Probability that a client that is probed or selected does not answer in a round.
     deadline
         Seconds that the server waits; None waits for the slowest client. It applies to each wait
-        of a round: first for the answers to a probe, if there is one, then for training.
+        of a round: first for the answers to a probe, if there is one, then for training. "adaptive"
+        learns it for each client from its own times (`adcs.rounds.Deadlines`).
     trace
         A CSV file of clients' speeds and rounds online, see `read_trace`; kept as an absolute path.
         Its columns replace the settings of these names, and `availability`.
@@ -63,7 +67,10 @@ class NetworkSettings:
     availability: float = setting(1.0, "Fraction of rounds with a client online.", gt=0, le=1)
     spell: int = setting(50, "Rounds that a client is online or away.", ge=1, le=LONGEST)
     dropout: float = setting(0.0, "Probability that a client does not answer.", ge=0, lt=1)
-    deadline: float | None = setting(None, "Seconds that the server waits.", gt=0)
+    # A number, "adaptive" or None: pydantic has no strict check of such a union.
+    deadline: Any = setting(  # noqa: RUF009
+        None, "Seconds that the server waits; adaptive learns them for each client.", strict=None
+    )
     trace: str | None = setting(
         None, "CSV file of clients' speeds and rounds online.", metavar="FILE.csv"
     )
@@ -72,6 +79,12 @@ class NetworkSettings:
 
     def __post_init__(self) -> None:
         check_settings(self, "network")
+        if isinstance(self.deadline, str) and self.deadline != ADAPTIVE:
+            raise ValueError(
+                f"network.deadline must be a number > 0 or adaptive, got {brief(self.deadline)}"
+            )
+        if self.deadline not in (None, ADAPTIVE):
+            check_number("network.deadline", self.deadline, above=0)
         if self.trace is None:
             return
         if not isinstance(self.trace, str) or not self.trace:
