@@ -114,6 +114,8 @@ class Deadlines:
     >>> deadlines.miss(["b"])
     >>> deadlines.wait(["a", "b"], longest=60.0) == deadlines.of("a", longest=60.0)
     True
+    >>> {c: round(at, 1) for c, at in deadlines.limits(["a", "b"], longest=60.0).items()}
+    {'a': 2.2, 'b': 2.2}
     """
 
     def __init__(self) -> None:
@@ -146,15 +148,22 @@ class Deadlines:
         deviation = max(math.sqrt(variance), LEAST_DEVIATION)
         return min(math.exp(min(mean + DEVIATIONS * deviation, 700.0)), longest)
 
-    def has_missed(self, client: ClientId) -> bool:
-        """Return whether a client has missed its last deadline, and has not answered since."""
-        return client in self._missed
+    def limits(self, clients: Iterable[ClientId], longest: float) -> dict[ClientId, float]:
+        """Return how long a round waits for each of the clients that it asks.
+
+        The limit of a client that has missed its last deadline is at most the largest of the
+        others'.
+        """
+        found = {client: self.of(client, longest) for client in clients}
+        reliable = [at for client, at in found.items() if client not in self._missed]
+        if not reliable:
+            return found
+        most = max(reliable)
+        return {c: min(at, most) if c in self._missed else at for c, at in found.items()}
 
     def wait(self, clients: Iterable[ClientId], longest: float) -> float:
         """Return how long to wait if none of these clients answers."""
-        found = {client: self.of(client, longest) for client in clients}
-        reliable = [at for client, at in found.items() if client not in self._missed]
-        return max(reliable or found.values(), default=0.0)
+        return max(self.limits(clients, longest).values(), default=0.0)
 
     def _pooled(self) -> tuple[float, float]:
         """Return mean and variance over all clients; without any, of an endless time."""
