@@ -153,7 +153,7 @@ CONFIG = {"num-server-rounds": 3, "lr": 0.1, "local-epochs": 2}
 
 @pytest.mark.parametrize("make", SCHEDULED)
 def test_quickstart_pytorch(make: Any, tmp_path: Path) -> None:
-    import torch
+    torch = pytest.importorskip("torch", reason="needs adcs[torch]")
 
     left = []
     for mods, strategy in (([], plain), ([probe_mod], make)):

@@ -21,8 +21,9 @@ from adcs.flower import Scheduled
 SOURCE = Path(adcs.__file__).parent
 LIMIT = 10
 
-NOT_COUNTED = {"flower/local_grid.py", "federated/warn_once.py"}
-"""`LocalGrid` stands for Flower's own grid; `WarnOnce` is a helper around the logger."""
+NOT_COUNTED = {"flower/local_grid.py", "flower/receive.py", "federated/warn_once.py"}
+"""`LocalGrid` stands for Flower's own grid, and `ReplyStream` for the `send_and_receive` of a grid;
+`WarnOnce` is a helper around the logger."""
 
 
 def files_of(package: str) -> bool:
