@@ -174,6 +174,12 @@ class Loopback:
         _signal(process_tree([process.pid]), signal.SIGKILL)
         process.wait()
 
+    def terminate(self, name: str) -> None:
+        """End a process in an orderly way: a SuperNode disconnects."""
+        process = self.processes.pop(name)
+        process.terminate()
+        process.wait()
+
     def stop(self, patience: float = 10.0) -> None:
         """Terminate every process, and kill those that remain after `patience` seconds."""
         if not self.processes:
