@@ -123,11 +123,24 @@ class Loopback:
         except (urllib.error.URLError, OSError):
             return False
 
-    def start_node(self, name: str, partition: int, key: Path | None = None) -> None:
-        """Start a SuperNode with a partition; `key` is its private key."""
+    def start_node(
+        self, name: str, partition: int, key: Path | None = None, *, slow_seconds: float = 0.0
+    ) -> None:
+        """Start a SuperNode with a partition.
+
+        Parameters
+        ----------
+        name, partition
+            The name of the process, and the partition id.
+        key
+            The private key.
+        slow_seconds
+            How much longer the node takes to train than it needs.
+        """
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
         command += ["--host", HOST, "--port", str(free_port())]
-        command += ["--node-config", f"partition-id={partition}"]
+        slow = f" slow-seconds={float(slow_seconds)}" if slow_seconds else ""
+        command += ["--node-config", f"partition-id={partition}{slow}"]
         if self.certificates is None:
             command.append("--insecure")
         else:
@@ -159,6 +172,12 @@ class Loopback:
         """Kill a process and its descendants."""
         process = self.processes.pop(name)
         _signal(process_tree([process.pid]), signal.SIGKILL)
+        process.wait()
+
+    def terminate(self, name: str) -> None:
+        """End a process in an orderly way: a SuperNode disconnects."""
+        process = self.processes.pop(name)
+        process.terminate()
         process.wait()
 
     def stop(self, patience: float = 10.0) -> None:

@@ -4,8 +4,9 @@
     python run.py federation --secure    the same with TLS and authenticated SuperNodes
     python run.py simulation             thirty clients on Flower's simulation engine
 
-prints each round's cohort and, at the end, a table of the clients. All processes are stopped at the
-end, also on Ctrl-C. No network is needed beyond this machine.
+prints each round's cohort and, at the end, a table of the clients. A federation then shows what one
+slow SuperNode costs, in synchronous rounds and with over-selection. All processes are stopped at
+the end, also on Ctrl-C. No network is needed beyond this machine.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "simulation": {"num-server-rounds": 100},
 }
 
+STRAGGLER = {"num-server-rounds": 3, "clients-per-round": 4, "scheduler": "Uniform"}
+"""The rounds that compare synchronous training with over-selection."""
+
 
 def main() -> int:
     options = parse()
@@ -82,6 +86,8 @@ def main() -> int:
                 print(tail(federation.log("run"), 40), file=sys.stderr)
                 return 1
             print(f"\n{(folder / 'clients.txt').read_text()}\nthe record is in {folder}")
+            if not (simulation or options.secure) and options.slow_seconds > 0:
+                return outrun_straggler(federation, config, options)
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return 130
@@ -104,6 +110,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--folder", help="the run folder")
     parser.add_argument(
         "--limit", type=float, default=1200, help="seconds after which the run is stopped"
+    )
+    parser.add_argument(
+        "--slow-seconds",
+        type=float,
+        default=30,
+        help="how much slower one SuperNode is in the comparison at the end; 0 leaves it out",
     )
     parser.add_argument("--secure", action="store_true", help="TLS and authenticated SuperNodes")
     options = parser.parse_args()
@@ -129,6 +141,37 @@ def start_nodes(federation: Loopback, certificates: Path | None) -> None:
             private, public = make_node_key(certificates, f"node-{number}")
             federation.register(public)
         federation.start_node(f"node-{number}", partition, private)
+
+
+def outrun_straggler(
+    federation: Loopback, config: dict[str, Any], options: argparse.Namespace
+) -> int:
+    """Train with a slow SuperNode, in synchronous rounds and over-selected; print both times."""
+    last = len(PARTITIONS) - 1
+    federation.terminate(f"node-{last}")
+    federation.start_node("slow", PARTITIONS[last], slow_seconds=options.slow_seconds)
+    rounds, m = STRAGGLER["num-server-rounds"], STRAGGLER["clients-per-round"]
+    print(
+        f"\nclient {PARTITIONS[last]} is now {options.slow_seconds:g} s slower: {rounds} rounds "
+        f"with {m} replies",
+        flush=True,
+    )
+    seconds: dict[str, float] = {}
+    for name, factor in (("synchronous", 1.0), ("over-selected", len(PARTITIONS) / int(m))):
+        folder = Path(f"{config['folder']}-{name}")
+        settings = {**config, **STRAGGLER, "over-select": factor, "folder": str(folder)}
+        settings["evaluate-every"] = int(rounds)
+        run = federation.run(APP, settings)
+        if not follow(folder, run, int(rounds), options.limit):
+            print(tail(federation.log("run"), 40), file=sys.stderr)
+            return 1
+        lines = recorded(folder)
+        seconds[name] = lines[-1]["seconds"]
+        outrun = sum(PARTITIONS[last] in line.get("outrun", ()) for line in lines)
+        print(f"{name}: {seconds[name]:.0f} s of training, outrun {outrun} times", flush=True)
+    saved = seconds["synchronous"] - seconds["over-selected"]
+    print(f"over-selection saved {saved:.0f} s of {seconds['synchronous']:.0f} s")
+    return 0
 
 
 def follow(folder: Path, run: subprocess.Popen[bytes], rounds: int, limit: float) -> bool:

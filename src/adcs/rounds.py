@@ -148,10 +148,6 @@ class Deadlines:
         deviation = max(math.sqrt(variance), LEAST_DEVIATION)
         return min(math.exp(min(mean + DEVIATIONS * deviation, 700.0)), longest)
 
-    def has_missed(self, client: ClientId) -> bool:
-        """Return whether a client has missed its last deadline, and has not answered since."""
-        return client in self._missed
-
     def limits(self, clients: Iterable[ClientId], longest: float) -> dict[ClientId, float]:
         """Return how long a round waits for each of the clients that it asks.
 

@@ -258,3 +258,80 @@ def test_a_killed_server_app_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [line["server_round"] for line in lines] == list(range(1, 9))
     assert all(line["trained"] for line in lines)
     assert lines[-1]["counts"] == [sum(c in line["trained"] for line in lines) for c in clients]
+
+
+SLOW = 20.0
+"""Seconds by which a slow node is slower; a round of the others takes 3 to 10 seconds."""
+
+
+def slow_federation(federation: Loopback, clients: list[int], slow: int | None) -> None:
+    """Start a SuperLink with SuperNodes, one of which is slow."""
+    federation.start_superlink()
+    for client in clients:
+        seconds = SLOW if client == slow else 0.0
+        federation.start_node(f"node-{client}", client, slow_seconds=seconds)
+
+
+def test_a_slow_supernode_is_outrun_and_its_late_reply_is_not_aggregated(tmp_path: Path) -> None:
+    folder, clients, slow = tmp_path / "run", [0, 6, 12, 18], 18
+    config = {
+        **CONFIG,
+        "num-server-rounds": 8,
+        "evaluate-every": 8,
+        "clients-per-round": 3,
+        "over-select": 1.3,
+        "wait-for-nodes": 4,
+        "scheduler": "Uniform",
+        "folder": str(folder),
+    }
+    with Loopback(tmp_path / "home") as federation:
+        slow_federation(federation, clients, slow)
+        federation.run(EXAMPLE, config)
+        lines = finished(federation, folder)
+    assert [line["server_round"] for line in lines] == list(range(1, 9))
+    # The first round asks all four and ends with the third fastest.
+    assert sorted(lines[0]["chosen"]) == clients
+    assert lines[0]["outrun"] == [slow]
+    assert all(sorted(line["trained"]) == [0, 6, 12] for line in lines)
+    # While it works it is not asked; its reply comes later, is charged, and is not aggregated.
+    arrived, late = next((line["server_round"], line["late"]) for line in lines if line["late"])
+    assert late == [{"client": slow, "stage": "training", "server_round": 1}]
+    assert all(line["pending"] == [slow] for line in lines[1 : arrived - 1])
+    assert lines[arrived - 1]["updates"] - lines[arrived - 2]["updates"] == 4
+    assert not any(line["timed_out"] or line["failed"] or line["refused"] for line in lines)
+
+
+def test_a_buffer_takes_replies_to_old_models_and_frees_the_slot_of_a_dead_node(
+    tmp_path: Path,
+) -> None:
+    folder, clients, slow, dead = tmp_path / "run", [0, 6, 12, 18], 18, 12
+    config = {
+        **CONFIG,
+        "num-server-rounds": 20,
+        "evaluate-every": 20,
+        "deadline": "40",
+        "buffer-size": 1,
+        "concurrency": 4,
+        "wait-for-nodes": 4,
+        "scheduler": "Uniform",
+        "folder": str(folder),
+    }
+    with Loopback(tmp_path / "home") as federation:
+        slow_federation(federation, clients, slow)
+        federation.run(EXAMPLE, config)
+        # One message asks for the partition id; the second is the training.
+        wait_until(lambda: received(federation, f"node-{dead}") >= 2, "its message", federation)
+        federation.kill(f"node-{dead}")
+        lines = finished(federation, folder)
+    assert [line["server_round"] for line in lines] == list(range(1, 21))
+    assert all(line["trained"] for line in lines)
+    stale = [
+        line["staleness"][line["trained"].index(slow)] for line in lines if slow in line["trained"]
+    ]
+    assert max(stale) >= 1
+    # The others go on; the dead node's slot is free at the deadline, before its error comes.
+    ended = next(i for i, line in enumerate(lines) if line["timed_out"])
+    assert ended > 1
+    assert lines[ended]["timed_out"] == {"training": [dead]}
+    assert all(dead in line["pending"] for line in lines[1 : ended + 1])
+    assert all(dead not in line["trained"] for line in lines)

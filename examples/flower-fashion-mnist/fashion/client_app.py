@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -18,6 +20,8 @@ def train(message: Message, context: Context) -> Message:
     # Flower's round 1 is the simulator's round 0.
     server_round = message.content["config"]["server-round"] - 1
     w, loss = work.train(message.content["arrays"]["w"].numpy(), client, server_round)
+    # A slow device, for demonstrations: --node-config "... slow-seconds=30".
+    time.sleep(float(context.node_config.get("slow-seconds", 0.0)))
     # The size of the mini-batch, which is the same for all clients: the paper's equal weights.
     metrics = {"train_loss": loss, "num-examples": work.federation.batch_size}
     content = {"arrays": ArrayRecord({"w": Array(w)}), "metrics": MetricRecord(metrics)}

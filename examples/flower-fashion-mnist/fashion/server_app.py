@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from adcs.experiments.specs import make_scheduler
 from adcs.flower import Scheduled
+from adcs.rounds import Buffered
 from fashion.strategy import EvaluateEvery
 from fashion.table import table
 from fashion.task import workload
@@ -25,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = Scheduled(
         EvaluateEvery(int(config["evaluate-every"]), last=rounds),
         make_scheduler(str(config["scheduler"]), seed=int(config["seed"])),
-        clients_per_round=int(config["clients-per-round"]),
+        **slow_clients(config),
         authenticated=bool(config["authenticated"]),
         folder=folder,
     )
@@ -40,6 +43,21 @@ def main(grid: Grid, context: Context) -> None:
     text = table(folder)
     (folder / "clients.txt").write_text(text + "\n")
     print(text)
+
+
+def slow_clients(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how rounds end: with all replies, with the first ones, or with a full buffer."""
+    text = str(config["deadline"])
+    deadline: Any = text if text in ("", "adaptive") else float(text)
+    if int(config["buffer-size"]):
+        mode = Buffered(size=int(config["buffer-size"]), concurrency=int(config["concurrency"]))
+        return {"mode": mode, "deadline": deadline or None}
+    over_select = float(config["over-select"])
+    return {
+        "clients_per_round": int(config["clients-per-round"]),
+        "over_select": over_select if over_select > 1.0 else None,
+        "deadline": deadline or None,
+    }
 
 
 def wait_for_nodes(grid: Grid, nodes: int, seconds: float) -> None:

@@ -56,9 +56,11 @@ class Deadline:
             return self._learned.of(client, longest)
         return longest if self._seconds is None else min(self._seconds, longest)
 
-    def has_missed(self, client: ClientId) -> bool:
-        """Return whether a client has missed its last deadline, where deadlines are learned."""
-        return self._learned is not None and self._learned.has_missed(client)
+    def limits(self, clients: Iterable[ClientId], longest: float) -> dict[ClientId, float]:
+        """Return how many seconds a round waits for each of the clients that it asks."""
+        if self._learned is not None:
+            return self._learned.limits(clients, longest)
+        return {client: self.of(client, longest) for client in clients}
 
     def record(self, client: ClientId, seconds: float) -> None:
         """Record how long a client took for a usable reply, in time or late."""
@@ -74,8 +76,7 @@ class Deadline:
 class Wait:
     """For whom a round still waits.
 
-    The deadlines are those at the start of the wait. A client that has missed its last one is
-    waited for only as long as others are, unless all that were asked have.
+    The deadlines are those at the start of the wait.
 
     Parameters
     ----------
@@ -112,9 +113,7 @@ class Wait:
     ) -> None:
         self._needed = needed
         self._awaited = frozenset(awaited)
-        self._unanswered = {client: deadline.of(client, longest) for client in asked}
-        missed = {client for client in asked if deadline.has_missed(client)}
-        self._unreliable = missed if len(missed) < len(asked) else set[ClientId]()
+        self._unanswered = deadline.limits(asked, longest)
 
     def answer(self, client: ClientId) -> None:
         """Record that a client has answered, usably or not."""
@@ -132,7 +131,7 @@ class Wait:
         waited = [
             seconds
             for client, seconds in self._unanswered.items()
-            if client not in self._unreliable and (not enough or client in self._awaited)
+            if not enough or client in self._awaited
         ]
         return max(waited, default=0.0)
 

@@ -95,36 +95,3 @@ def call_start(strategy: Strategy, wrapper: Strategy, *args: Any, **kwargs: Any)
         )
     result: Result = start(StartProxy(strategy, wrapper), *args, **kwargs)
     return result
-
-
-def bind_start(strategy: Strategy, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Return the arguments of a call of a strategy's `start` by name, defaults included.
-
-    A `start` that takes any arguments is taken to pass them on to Flower's.
-
-    >>> from flwr.serverapp.strategy import FedAvg
-    >>> bind_start(FedAvg(), "grid", "arrays", num_rounds=5)["timeout"]
-    3600
-    >>> bind_start(FedAvg(), "grid", "arrays", rounds=5)
-    Traceback (most recent call last):
-    ...
-    TypeError: FedAvg.start: got an unexpected keyword argument 'rounds'
-    """
-    signature = inspect.signature(strategy.start)
-    kinds = [parameter.kind for parameter in signature.parameters.values()]
-    try:
-        if inspect.Parameter.VAR_POSITIONAL in kinds:
-            flowers = inspect.signature(Strategy.start)
-            bound = flowers.bind(strategy, *args, **kwargs)
-            del bound.arguments["self"]
-        else:
-            bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{type(strategy).__name__}.start: {error}") from None
-    bound.apply_defaults()
-    named: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
-        keywords = bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-        named |= value if keywords else {name: value}
-    named.pop("self", None)
-    return named

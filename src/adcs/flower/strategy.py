@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import sys
@@ -28,7 +29,7 @@ from adcs.federated.waiting import Deadline, DeadlineSetting, Wait
 from adcs.federated.warn_once import WarnOnce
 from adcs.flower.buffered import make_training
 from adcs.flower.over_selection import Received
-from adcs.flower.own_start import bind_start, call_start, has_own_start
+from adcs.flower.own_start import call_start, has_own_start
 from adcs.flower.receive import clock_of
 from adcs.flower.strategies import (
     CheckSetting,
@@ -604,7 +605,8 @@ class Scheduled(Strategy):
         wait = self._timeout if probe.is_training else self._probe_wait()
         large = probe.is_training or self._without_mod
         clients = {node: client for client, node in current.nodes.items()}
-        if probe.handler == "train":
+        timed = probe.handler == "train" and self._training is not None
+        if timed:
             longest = math.inf if wait is None else wait
             asked = request.clients
             limit = Wait(asked, len(asked), (), self._deadline, longest).seconds(usable=0)
@@ -620,9 +622,9 @@ class Scheduled(Strategy):
             self._warn_of_order(node, reply)
             driver.read_answer(probe, clients[node], reply)
             answered.add(clients[node])
-            if probe.handler == "train" and reply.error is None:
+            if timed and reply.error is None:
                 self._deadline.record(clients[node], current.clock() - current.sent_at)
-        if probe.handler == "train":
+        if timed:
             self._deadline.miss(client for client in request.clients if client not in answered)
         driver.observe_probe(probe, self._exchange(current, {}))
         if probe.question is not None and this_round.early_replies:
@@ -643,3 +645,36 @@ class Scheduled(Strategy):
 
     def _probe_wait(self) -> float | None:
         return self._timeout if self.probe_timeout is None else self.probe_timeout
+
+
+def bind_start(strategy: Strategy, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a call of a strategy's `start` by name, defaults included.
+
+    A `start` that takes any arguments is taken to pass them on to Flower's.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> bind_start(FedAvg(), "grid", "arrays", num_rounds=5)["timeout"]
+    3600
+    >>> bind_start(FedAvg(), "grid", "arrays", rounds=5)
+    Traceback (most recent call last):
+    ...
+    TypeError: FedAvg.start: got an unexpected keyword argument 'rounds'
+    """
+    signature = inspect.signature(strategy.start)
+    kinds = [parameter.kind for parameter in signature.parameters.values()]
+    try:
+        if inspect.Parameter.VAR_POSITIONAL in kinds:
+            flowers = inspect.signature(Strategy.start)
+            bound = flowers.bind(strategy, *args, **kwargs)
+            del bound.arguments["self"]
+        else:
+            bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{type(strategy).__name__}.start: {error}") from None
+    bound.apply_defaults()
+    named: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        keywords = bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+        named |= value if keywords else {name: value}
+    named.pop("self", None)
+    return named
