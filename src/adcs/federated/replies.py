@@ -332,8 +332,9 @@ class ReplyReader:
         if key is None:
             return None
         value = reply.metrics.get(key) if answer is None else answer.get("examples")
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return _as_float(value) if is_number else None
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return None
+        return _as_float(value)
 
     def examples_limit(self, stated: Mapping[ClientId, float | None]) -> float:
         """Return the largest number of examples that is plausible beside those of others.
