@@ -1,6 +1,6 @@
 """Five sites with different digits on NVFlare's simulator, with a scheduler that selects three.
 
-    python job.py --folder runs/digits --rounds 6
+    python job.py --folder runs/digits --rounds 8
 
 prints each round's cohort and the accuracies of the sites. Running it again with the same folder
 continues with the saved model and scheduler.
@@ -27,9 +27,7 @@ PIXELS, CLASSES = 64, 10
 CLIENT = Path(__file__).with_name("client.py")
 
 
-def make_job(
-    folder: Path, scheduler: str, rounds: int, clients: int, script_args: str = "", **settings: Any
-) -> FedJob:
+def make_job(folder: Path, scheduler: str, rounds: int, clients: int, **settings: Any) -> FedJob:
     job = FedJob(name="digits", min_clients=2)
     controller = ScheduledFedAvg(
         scheduler=scheduler,
@@ -42,7 +40,7 @@ def make_job(
     job.to_server(controller)
     job.to_server(NPModelPersistor(model=[[0.0] * CLASSES] * (PIXELS + 1)), id="persistor")
     job.to_server(IntimeModelSelector(key_metric="accuracy"), id="model_selector")
-    runner = ScriptRunner(str(CLIENT), script_args, framework=FrameworkType.NUMPY)
+    runner = ScriptRunner(str(CLIENT), framework=FrameworkType.NUMPY)
     job.to_clients(runner)
     job.to_clients(ProbeFilter())
     return job
@@ -60,8 +58,8 @@ def print_rounds(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("runs/nvflare-digits"))
-    parser.add_argument("--scheduler", default="ADCS(theta=0.5, refresh_every=3, sketch=64)")
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--scheduler", default="ADCS(theta=0.5, refresh_every=2, sketch=64)")
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--clients", type=int, default=3)
     options = parser.parse_args()
     job = make_job(options.folder, options.scheduler, options.rounds, options.clients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,14 +77,13 @@ class FakeCommunicator:
                 peer = FLContext()
                 peer.set_prop(ReservedKey.IDENTITY_NAME, site, private=False)
                 context.set_peer_context(peer)
-                task.before_task_sent_cb(client_task=each, fl_ctx=context)
+                if task.before_task_sent_cb is not None:
+                    task.before_task_sent_cb(client_task=each, fl_ctx=context)
                 each.result = self.perform(site, task)
                 if each.result is None:
                     self.unanswered.append(each)
                 else:
                     task.result_received_cb(client_task=each, fl_ctx=context)
-
-    broadcast_and_wait = broadcast
 
     def perform(self, site: str, task: Any) -> Any:
         if site in self.faults:
@@ -108,6 +108,9 @@ class FakeCommunicator:
         )
         w += 1000.0  # what a script does to the arrays that it received
         return FLModelUtils.to_shareable(reply)
+
+    def cancel_task(self, task: Any, *options: Any) -> None:
+        task.completion_status = "cancelled"
 
     def get_num_standing_tasks(self) -> int:
         return 0
@@ -186,12 +189,17 @@ def test_errors_nan_and_silence_are_survived(tmp_path: Path) -> None:
         "site-4": lambda task: make_reply(ReturnCode.OK),  # no content
     }
     controller = ScheduledFedAvg(
-        model=model(), scheduler="Uniform", num_clients=5, num_rounds=3, folder="run"
+        model=model(),
+        scheduler="Uniform",
+        num_clients=5,
+        num_rounds=3,
+        folder="run",
+        timeout=1,
     )
     w, fake, _ = run(controller, tmp_path, faults=faults)
     np.testing.assert_allclose(w, (1 - LR**3) * POINTS["site-5"])
     first = next(iter(RunFolder.open(tmp_path / "run").records()))
-    assert [entry["reason"] for entry in first["failed"]][0] == "EXECUTION_EXCEPTION"
+    assert first["failed"][0]["reason"] == "EXECUTION_EXCEPTION"
     assert {entry["client"] for entry in first["failed"]} == {"site-1", "site-4"}
     assert [entry["client"] for entry in first["refused"]] == ["site-2"]
     assert first["timed_out"] == {"training": ["site-3"]}
@@ -200,33 +208,38 @@ def test_errors_nan_and_silence_are_survived(tmp_path: Path) -> None:
 
 def test_a_late_result_of_another_thread_reaches_the_scheduler(tmp_path: Path) -> None:
     controller = ScheduledFedAvg(
-        model=model(), scheduler="LiveADCS", num_clients=5, num_rounds=3, folder="run"
+        model=model(),
+        scheduler="LiveADCS",
+        num_clients=5,
+        num_rounds=3,
+        folder="run",
+        timeout=1,
     )
-    started: list[Any] = []
+    fake: list[FakeCommunicator] = []
 
-    def slow(task: Any) -> Any:
-        if started:
-            return fake_late(task)
-        started.append(task)
+    def answer_late(communicator: FakeCommunicator) -> None:
+        (each,) = communicator.unanswered
+        each.result = FLModelUtils.to_shareable(FLModel(params={"w": np.full(WIDTH, 1e6)}))
+        callback = each.task.result_received_cb
+        thread = threading.Thread(target=callback, args=(each, FLContext()))
+        thread.start()
+        thread.join()
+
+    def slow(task: Any) -> None:
         return None
 
-    def fake_late(task: Any) -> Any:
-        return make_reply(ReturnCode.EXECUTION_EXCEPTION)
-
     def other(task: Any) -> Any:
-        if started and not controller._late and len(started) == 1:
-            result = FLModelUtils.to_shareable(FLModel(params=model(), metrics={"loss": 0.5}))
-            deliver = controller.process_result_of_unknown_task
-            arguments = (Client("site-1", ""), "train", f"site-1/{id(started[0])}", result, None)
-            thread = threading.Thread(target=deliver, args=arguments)
-            thread.start()
-            thread.join()
-            started.append(None)
+        communicator = controller.communicator
+        if len(fake) == 1:  # its second task: the first one has timed out at site-1
+            answer_late(communicator)
+        fake.append(communicator)
         return make_reply(ReturnCode.EXECUTION_EXCEPTION)
 
-    run(controller, tmp_path, faults={"site-1": slow, "site-2": other})
+    w, _, _ = run(controller, tmp_path, faults={"site-1": slow, "site-2": other})
     lines = list(RunFolder.open(tmp_path / "run").records())
-    assert [[entry["client"] for entry in line["late"]] for line in lines] == [[], ["site-1"], []]
+    late = [entry["client"] for line in lines for entry in line["late"]]
+    assert late == ["site-1"]
+    assert np.abs(w).max() < 10
 
 
 def test_without_usable_replies_the_model_stays(tmp_path: Path) -> None:
@@ -305,3 +318,13 @@ def test_events_are_fired_for_accepted_replies_alone(tmp_path: Path) -> None:
     assert len(fake.trained) == 5
     names = [name for name, _ in engine.events]
     assert names.count(AppEventType.BEFORE_CONTRIBUTION_ACCEPT) == 2
+
+
+def test_the_page_makes_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "client.py").write_text("")
+    page = (Path(__file__).parents[2] / "docs" / "nvflare.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(compile(block, "nvflare.md", "exec"), {"__name__": "page"})
+    config = tmp_path / "jobs" / "digits" / "app" / "config" / "config_fed_server.json"
+    assert "ADCS(theta=0.5" in config.read_text()

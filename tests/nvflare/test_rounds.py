@@ -171,7 +171,10 @@ def test_a_model_without_arrays(federation: Any) -> None:
 
 
 def test_records_are_read_by_explain(
-    federation: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    federation: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fed = federation(adcs.ADCS(), folder=tmp_path / "run", evaluate_every=2)
     for _ in range(4):
@@ -180,8 +183,9 @@ def test_records_are_read_by_explain(
     assert [line["server_round"] for line in lines] == [1, 2, 3, 4]
     assert ["worst" in line for line in lines] == [False, True, False, True]
     assert lines[1]["clients"] == fed.net.sites
+    command = ["adcs", "explain", str(tmp_path / "run"), "--round", "1"]
+    monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit) as ended:
-        sys.argv = ["adcs", "explain", str(tmp_path / "run"), "--round", "1"]
         main()
     assert not ended.value.code
     assert "site-" in capsys.readouterr().out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,6 +39,38 @@ ENGINE = "nvflare"
 
 class Aborted(Exception):
     """The job was aborted while a task was under way."""
+
+
+class _Exchange:
+    """The results of a task, which other threads deliver; those after the end are late."""
+
+    def __init__(self, expected: int, late: deque[tuple[str, FlareReply]]) -> None:
+        self.complete = threading.Event()
+        self._expected = expected
+        self._late = late
+        self._replies: dict[str, FlareReply] = {}
+        self._ended = False
+        self._lock = threading.Lock()
+
+    def receive(self, client_task: Any, fl_ctx: Any) -> None:
+        """Take the result of a client; NVFlare calls this."""
+        reply = read_result(client_task.result, fl_ctx.get_peer_context())
+        client_task.result = None
+        with self._lock:
+            if self._ended:
+                self._late.append((client_task.id, reply))
+                return
+            self._replies[client_task.client.name] = reply
+            if len(self._replies) == self._expected:
+                self.complete.set()
+
+    def end(self, client_tasks: Sequence[Any]) -> Answers:
+        """End the wait, and return what has come until now."""
+        with self._lock:
+            self._ended = True
+        fetched = {each.id: each.client.name for each in list(client_tasks)}
+        unanswered = {key: name for key, name in fetched.items() if name not in self._replies}
+        return Answers(self._replies, unanswered)
 
 
 class ScheduledFedAvg(FedAvg):  # type: ignore[misc]
@@ -240,8 +274,8 @@ class ScheduledFedAvg(FedAvg):  # type: ignore[misc]
     def process_result_of_unknown_task(
         self, client: Any, task_name: str, client_task_id: str, result: Any, fl_ctx: Any
     ) -> None:
-        """Keep a result that has come too late, for the scheduler; called by another thread."""
-        self._late.append((client_task_id, read_result(result)))
+        """Ignore a result that nobody waits for any more."""
+        self.info(f"{client.name} has answered {task_name} too late: the result is not used")
 
     # What `Rounds` needs of NVFlare.
 
@@ -264,44 +298,41 @@ class ScheduledFedAvg(FedAvg):  # type: ignore[misc]
         shareable.add_cookie(AppConstants.CONTRIBUTION_ROUND, model.current_round)
         if question is not None:
             shareable.set_header(QUESTION, question.encode())
-        answers = Answers()
-
-        def announce(client_task: Any, fl_ctx: Any) -> None:
-            if task == self.task_name:
-                self.fire_event_with_data(
-                    AppEventType.BEFORE_TRAIN_TASK,
-                    fl_ctx,
-                    AppConstants.TRAIN_SHAREABLE,
-                    client_task.task.data,
-                )
-
-        def receive(client_task: Any, fl_ctx: Any) -> None:
-            peer = fl_ctx.get_peer_context()
-            answers.replies[client_task.client.name] = read_result(client_task.result, peer)
-            client_task.result = None
-
+        task_timeout = math.ceil(timeout + self.reply_patience) if timeout else 0
+        exchange = _Exchange(len(clients), self._late)
         sent = Task(
             name=task,
             data=shareable,
-            timeout=math.ceil(timeout),
-            before_task_sent_cb=announce,
-            result_received_cb=receive,
+            timeout=task_timeout,
+            before_task_sent_cb=self._announce if task == self.task_name else None,
+            result_received_cb=exchange.receive,
         )
-        self.broadcast_and_wait(
-            task=sent,
-            fl_ctx=self.fl_ctx,
-            targets=list(clients),
-            min_responses=0,
-            abort_signal=self.abort_signal,
-        )
-        if self.abort_signal.triggered:
-            raise Aborted
-        answers.unanswered = {
-            each.id: each.client.name
-            for each in sent.client_tasks
-            if each.client.name not in answers.replies
-        }
+        self.broadcast(task=sent, fl_ctx=self.fl_ctx, targets=list(clients), min_responses=0)
+        deadline = time.monotonic() + (timeout or math.inf)
+        while sent.completion_status is None and time.monotonic() < deadline:
+            if self.abort_signal.triggered:
+                self.cancel_task(sent)
+                raise Aborted
+            if exchange.complete.wait(min(self._task_check_period, timeout or math.inf)):
+                break
+        answers = exchange.end(sent.client_tasks)
+        # The clients that have the task may still answer, and no other gets it.
+        sent.targets = [each.client.name for each in sent.client_tasks]
+        if not sent.targets:
+            self.cancel_task(sent)
         return answers
+
+    def get_num_standing_tasks(self) -> int:
+        """Return 0: FedAvg waits for standing tasks, which late clients may still answer."""
+        return 0
+
+    def _announce(self, client_task: Any, fl_ctx: Any) -> None:
+        self.fire_event_with_data(
+            AppEventType.BEFORE_TRAIN_TASK,
+            fl_ctx,
+            AppConstants.TRAIN_SHAREABLE,
+            client_task.task.data,
+        )
 
     def late(self) -> list[tuple[str, FlareReply]]:
         """Return the results that have come too late since the last call."""

@@ -133,16 +133,18 @@ class Rounds:
                 "the model must have floating-point arrays before the first round: give FedAvg a "
                 "model, or a persistor that loads one"
             )
-        clients = {name: name for name in sorted(self.communicator.connected())}
+        clients: dict[ClientId, str] = {
+            name: name for name in sorted(self.communicator.connected())
+        }
         this_round.clients = tuple(clients)
         self._observe_late(clients)
         asked: list[str] = []
         if clients:
             m = cohort_size(settings.num_clients, len(clients), this_round.server_round + 1)
-            request = driver.request(*self._split(clients), m)
+            request = driver.request(*self._registry.split(clients), m)
             if request.clients:
                 self._probe(model, request)
-            cohort = driver.select(*self._split(clients), m)
+            cohort = driver.select(*self._registry.split(clients), m)
             early = this_round.early_replies
             asked = [str(client) for client in cohort.clients if client not in early]
         purpose = Purpose("training", this_round.server_round, sent)
@@ -177,11 +179,6 @@ class Rounds:
         if driver.recorder.saves:
             driver.recorder.model = dict(arrays)
         driver.close()
-
-    def _split(
-        self, clients: Mapping[ClientId, str]
-    ) -> tuple[tuple[ClientId, ...], tuple[ClientId, ...]]:
-        return self._registry.split(clients)
 
     def _observe_late(self, clients: Mapping[ClientId, str]) -> None:
         """Pass late replies of clients that are still connected on to the scheduler."""
@@ -241,7 +238,7 @@ class Rounds:
         sent = sum(array.nbytes for array in this_round.model.arrays.values())
         return Exchange(
             clients=list(clients),
-            replies={client: answers.replies[client] for client in answers.replies},
+            replies=dict(answers.replies.items()),
             bytes_down=sent * len(clients),
             seconds=now - started,
         )
