@@ -9,8 +9,13 @@ collect_ignore = [
         if find_spec(name) is None
     ),
     *(
-        f"src/adcs/nvflare/{name}.py"
-        for name in ("controller", "probe_filter", "results")
+        f"{name}.py"
+        for name in (
+            "src/adcs/nvflare/controller",
+            "src/adcs/nvflare/probe_filter",
+            "src/adcs/nvflare/results",
+            "tests/nvflare/site_executor",
+        )
         if find_spec("nvflare") is None
     ),
 ]

@@ -323,7 +323,7 @@ def test_events_are_fired_for_accepted_replies_alone(tmp_path: Path) -> None:
 def test_the_page_makes_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "client.py").write_text("")
-    page = (Path(__file__).parents[2] / "docs" / "nvflare.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "tutorials" / "nvflare.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(compile(block, "nvflare.md", "exec"), {"__name__": "page"})
     config = tmp_path / "jobs" / "digits" / "app" / "config" / "config_fed_server.json"
