@@ -84,6 +84,7 @@ def test_core_import_is_light() -> None:
         "pydantic",
         "pooch",
         "flwr",
+        "nvflare",
         "ray",
         "torch",
     }

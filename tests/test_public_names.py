@@ -39,6 +39,8 @@ def modules() -> list[str]:
 def load(module: str) -> ModuleType:
     if module.startswith("adcs.flower"):
         pytest.importorskip("flwr", reason="needs adcs[flower]")
+    if module.startswith("adcs.nvflare"):
+        pytest.importorskip("nvflare", reason="needs adcs[nvflare]")
     return importlib.import_module(module)
 
 

@@ -24,13 +24,16 @@ from adcs.schedulers.choice import RECORDED_LIMIT, Choice, from_record
 from adcs.schedulers.client_dpp import Determinantal
 from adcs.schedulers.static_dpp import StaticDPP
 
+FRAMEWORKS = {"flower": "Flower", "nvflare": "NVFlare"}
+"""Engines whose records hold the choices, since a federation cannot be replayed."""
+
 
 @guarded
 def explain(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     server_round: Annotated[
         int,
-        typer.Option("--round", min=0, help="Round, counted from 0; in Flower's runs from 1."),
+        typer.Option("--round", min=0, help="Round, counted from 0; in a framework's runs from 1."),
     ],
     seed: Annotated[int | None, typer.Option(help="Seed; the first by default.")] = None,
     scheduler: Annotated[
@@ -41,10 +44,11 @@ def explain(
 ) -> None:
     """Explain why a round's cohort was selected, and why the other clients were not."""
     folder = open_run(run)
-    if folder.config.get("engine") == "flower":
+    framework = FRAMEWORKS.get(str(folder.config.get("engine")))
+    if framework is not None:
         if seed is not None or scheduler is not None:
             raise ValueError(
-                f"{run} is a run of Flower's, with one scheduler and no seeds: "
+                f"{run} is a run of {framework}'s, with one scheduler and no seeds: "
                 "--seed and --scheduler do not go with it"
             )
         _print_recorded(folder, server_round, client)
