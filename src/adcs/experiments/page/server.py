@@ -312,6 +312,7 @@ def serve(
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen()  # A viewer that comes before the server is up waits.
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         ready(address if token is None else f"{address}?token={token}")
