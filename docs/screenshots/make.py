@@ -155,7 +155,7 @@ def pictures(run: Path, flower: Path) -> None:
 
 def main() -> None:
     """Run everything in a temporary folder."""
-    with tempfile.TemporaryDirectory() as base:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as base:
         run = compared(Path(base) / "comparison")
         flower = Path(base) / "federation"
         threading.Thread(target=federation(flower, 400, pause=0.25), daemon=True).start()

@@ -188,6 +188,26 @@ function point(pen, x, y, r, shape) {
   } else pen.arc(x, y, r, 0, 2 * Math.PI);
 }
 
+/* Moves places apart until most pairs have a distance; returns whether any was moved. */
+function spread(places, distance, times) {
+  let moved = false;
+  for (let t = 0; t < times; t++) {
+    for (let i = 0; i < places.length; i++) {
+      for (let j = i + 1; j < places.length; j++) {
+        const a = places[i], b = places[j];
+        let dx = b.x - a.x, dy = b.y - a.y, far = Math.hypot(dx, dy);
+        if (far >= distance) continue;
+        if (far < 0.01) { dx = Math.cos(i + j); dy = Math.sin(i + j); far = 1; }
+        const push = (distance - Math.min(far, distance)) / 2 / far;
+        a.x -= dx * push; a.y -= dy * push;
+        b.x += dx * push; b.y += dy * push;
+        moved = true;
+      }
+    }
+  }
+  return moved;
+}
+
 /* An image of rows x columns cells, drawn without smoothing. */
 function cells(pen, rows, columns, colour, left, top, w, h) {
   const sheet = document.createElement("canvas");

@@ -403,11 +403,14 @@ function drawPlane() {
   const now = nowCohort();
   const small = n > 300 ? 0.55 : n > 100 ? 0.75 : 1;
   const order = Array.from({ length: n }, (_, i) => i).sort((a, b) => isSelected(v.states[at(a)]) - isSelected(v.states[at(b)]));
+  const places = new Map();
+  for (const i of order) if (Number.isFinite(x[i]) && Number.isFinite(y[i])) places.set(i, { x: frame.px(x[i]), y: frame.py(y[i]) });
+  const moved = places.size <= 200 && spread([...places.values()], 13, 6);
   for (const i of order) {
-    if (!Number.isFinite(x[i]) || !Number.isFinite(y[i])) continue;
+    if (!places.has(i)) continue;
     const selected = isSelected(v.states[at(i)]);
     const share = v.counts ? Math.sqrt(v.counts[at(i)] / most) : 0.5;
-    const r = small * (4 + 8 * share), cx = frame.px(x[i]), cy = frame.py(y[i]);
+    const r = small * (4 + 8 * share), cx = places.get(i).x, cy = places.get(i).y;
     const { fill, shape } = clientColour(i, range);
     pen.globalAlpha = selected ? 1 : 0.45;
     pen.fillStyle = fill;
@@ -442,7 +445,8 @@ function drawPlane() {
   const words = [plane
     ? "Each mark is a client, near to those whose updates point the same way (the first two principal components of the kernel)."
     : "No kernel is recorded here: clients are placed by how often they were selected and how well they are served.",
-  "A dark outline marks the selected clients, faint ones are left out; the size is how often a client " + (D.clients.counted === "trained" ? "has trained." : "was selected.")];
+  "A strong outline marks the selected clients, faint ones are left out; the size is how often a client " + (D.clients.counted === "trained" ? "has trained." : "was selected.")];
+  if (moved) words.push("Marks that would cover each other are moved apart a little.");
   if (now) words.push("A dashed ring marks those at work now.");
   if (missing) words.push(`${missing} clients are not placed: nothing is known of their updates.`);
   if (v.evaluations > v.rounds.length) words.push(`The slider has ${v.rounds.length} of ${count(v.evaluations)} evaluated rounds.`);

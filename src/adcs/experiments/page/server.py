@@ -78,8 +78,13 @@ class Watched:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop reading."""
+        """Stop reading; viewers are disconnected."""
         self._stop.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped."""
+        return self._stop.is_set()
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_SECONDS):
@@ -143,7 +148,7 @@ class Events:
 
     async def _feed(self, send: Send, gone: asyncio.Task[None]) -> None:
         sent, beat = -1, time.monotonic()
-        while not gone.done():
+        while not (gone.done() or self._watched.stopped):
             now, body = time.monotonic(), b""
             if self._watched.sequence != sent:
                 sent, body = self._watched.sequence, self._watched.event
@@ -155,6 +160,8 @@ class Events:
                 async with asyncio.timeout(SEND_SECONDS):
                     await send(message)
             await asyncio.wait([gone], timeout=0.2)
+        if not gone.done():
+            await send({"type": "http.response.body", "body": b""})
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -305,6 +312,7 @@ def serve(
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen()  # A viewer that comes before the server is up waits.
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         ready(address if token is None else f"{address}?token={token}")
@@ -314,8 +322,14 @@ def serve(
             timeout_graceful_shutdown=1,
             server_header=False,
         )
+
+        class Server(uvicorn.Server):  # type: ignore[misc]
+            def handle_exit(self, sig: int, frame: Any) -> None:
+                watched.stop()  # Viewers leave, or the server would wait for them.
+                super().handle_exit(sig, frame)
+
         try:
-            uvicorn.Server(config).run(sockets=[listener])
+            Server(config).run(sockets=[listener])
         finally:
             watched.stop()
 

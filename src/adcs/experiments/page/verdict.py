@@ -59,17 +59,18 @@ def which_scheduler(rows: Sequence[Row], baseline: str, seeds: int) -> list[str]
         return ["No accuracy of clients is recorded yet."]
     metric = CLIENT_METRICS[row.metric].label
     reached = (
-        f"the worst-off fifth of the clients reaches {metric} "
+        f"With {row.label}, the worst-off fifth of the clients reaches {metric} "
         f"{format_number(row.cells['worst20'].mean, 'worst20')} and all clients on average "
         f"{format_number(row.cells['average'].mean, 'average')}"
     )
     base = next((each for each in rows if each.label == baseline), None)
     if len(rows) == 1 or base is None:
-        return [f"With {row.label}, {reached}."]
+        return [f"{reached}."]
     if row.label == baseline:
         return [
-            f"Use {baseline}: no scheduler of this comparison serves the worst-off clients better "
-            f"at about the same average. With it, {reached}."
+            f"Use {baseline}: none of the others serves the worst-off clients better at about the "
+            "same average.",
+            f"{reached}.",
         ]
     against = (
         f"with {baseline} they reach {format_number(base.cells['worst20'].mean, 'worst20')} and "
@@ -78,17 +79,18 @@ def which_scheduler(rows: Sequence[Row], baseline: str, seeds: int) -> list[str]
     if seeds < FEWEST:
         how_many = "one seed" if seeds == 1 else f"{seeds} seeds"
         return [
-            f"Use {row.label}, as far as {how_many} can tell: {reached}; {against}.",
-            "The order may be chance: --seeds 5 gives intervals and tests.",
+            f"Use {row.label}, as far as {how_many} can tell.",
+            f"{reached}; {against}. The order may be chance: --seeds 5 gives intervals and tests.",
         ]
     difference, p = row.differences["worst20"], row.p.get("worst20")
-    said = f"{format_difference(difference, p)} for the worst 20 %"
+    said = f"{format_difference(difference, p)} for the worst 20 % over {seeds} seeds"
     if p is None or p >= LEVEL:
         return [
-            f"{baseline} is enough, as far as {seeds} seeds can tell: the best of the others, "
-            f"{row.label}, is not surely better ({said}). With {row.label}, {reached}; {against}."
+            f"{baseline} is enough, as far as {seeds} seeds can tell.",
+            f"The best of the others, {row.label}, is not surely better: {said}. {reached}; "
+            f"{against}.",
         ]
-    return [f"Use {row.label}: {reached}; {against}. The difference over {seeds} seeds is {said}."]
+    return [f"Use {row.label}.", f"{reached}; {against}. The difference is {said}."]
 
 
 def who_is_left_behind(
@@ -149,15 +151,6 @@ def who_is_left_behind(
     return [
         f"Left behind with {label}: {'; '.join(parts)}{more}. The average is {abs(average):.3f}."
     ]
-
-
-def metric_words(metric: str) -> str:
-    """Return the metric of clients in words.
-
-    >>> metric_words("rmse")
-    'RMSE'
-    """
-    return CLIENT_METRICS[metric].label if metric in CLIENT_METRICS else metric
 
 
 def headings(metric: str) -> dict[str, str]:
