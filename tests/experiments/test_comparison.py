@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -270,6 +272,8 @@ def test_table_and_html(tmp_path: Path, path: Path) -> None:
     html = found._repr_html_()
     assert html.count("<table>") == 2
     assert str(path) in html
+    (image,) = re.findall(r'<img src="data:image/png;base64,([^"]+)" alt="[^"<]+">', html)
+    assert base64.b64decode(image, validate=True).startswith(b"\x89PNG")
     evil = Comparison.create(
         Experiment.of(**{**SMALL, "schedulers": {"<script>": "Uniform"}}), tmp_path / "<b>"
     )

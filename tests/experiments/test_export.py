@@ -68,12 +68,17 @@ def test_tables_hold_the_records(run: Comparison, form: str, tmp_path: Path) -> 
         assert rows["loss"].tolist() == pytest.approx(record["losses"])
         assert rows["selections"].tolist() == record["counts"]
         assert rows["group"].tolist() == RunFolder.open(run.folder).config["groups"]
-    for key, rows in cohorts.groupby(KEY):
+    assert len(cohorts) == 4 * 30 * 6  # every round of two schedulers and three seeds
+    counts = cohorts[cohorts["server_round"] < 30].groupby(["scheduler", "seed", "client"]).size()
+    for (label, seed), found in counts.groupby(level=[0, 1]):
+        assert found.sum() == 120
+        selections = by_key[label, seed, 30]["counts"]
+        assert found.droplevel([0, 1]).reindex(range(10), fill_value=0).tolist() == selections
+    for key, rows in cohorts.dropna(subset="weight").groupby(KEY):
         weights = np.zeros(10)
         weights[rows["client"]] = rows["weight"]
         assert weights == pytest.approx(by_key[key]["cohort_weights"])
-        assert len(rows) == 4
-    assert len(cohorts) == 4 * sum("cohort_weights" in record for record in raw) > 0
+    assert cohorts["weight"].notna().sum() == 4 * sum("cohort_weights" in each for each in raw) > 0
 
     row = summary.query("scheduler == 'Uniform' and measure == 'average'").iloc[0]
     assert row["mean"] == pytest.approx(run.rows()[0].cells["average"].mean)

@@ -5,6 +5,7 @@ The run folder is that of `adcs compare`: either one resumes and reads what the 
 
 from __future__ import annotations
 
+import base64
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -130,7 +131,7 @@ class Comparison:
     """The result of a comparison: a run folder with its records, tables and figures.
 
     Made by `adcs.compare`, or from the folder of a run by `Comparison.open`. A notebook shows it as
-    a table.
+    a table and a figure.
 
     Attributes
     ----------
@@ -398,6 +399,10 @@ class Comparison:
         ]
         if self.experiment.run.seeds > 1 and len(rows) > 1:
             parts.append(self.differences()._repr_html_())
+        if self._checked():
+            data = base64.b64encode(self.plot()._repr_png_()).decode()
+            text = "accuracies of clients against rounds; the table has the last values"
+            parts.append(f'<img src="data:image/png;base64,{data}" alt="{text}">')
         return "\n".join([*parts, f"<p>Run folder: {escape(str(self.folder))}</p>"])
 
 

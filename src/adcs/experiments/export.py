@@ -2,7 +2,7 @@
 
     records    a row for each scheduler, seed and evaluation: every number of the record
     clients    a row for each client of those: its metric, loss and number of selections
-    cohorts    a row for each client of a recorded cohort, with its weight
+    cohorts    a row for each client of a cohort of any round; with its weight, where recorded
     summary    the table of the comparison, a row for each scheduler and metric
 
 The last one is also what LaTeX gets, as a table in the style of booktabs.
@@ -13,15 +13,16 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from adcs._validation import check_choice
 from adcs.experiments import tables
 from adcs.experiments.records import checked_records
 from adcs.experiments.report import baseline_of, seeds_of
-from adcs.experiments.runner import ENGINE, experiment_of
+from adcs.experiments.runner import ENGINE, experiment_of, layout, tasks
+from adcs.experiments.selections import read_cohorts
 from adcs.experiments.statistics import Record, Row, metric_of, summarise
 from adcs.run_folder import RunFolder, write_atomically
 from adcs.trackers.tracker import scalars
@@ -31,6 +32,16 @@ Table = dict[str, list[Any]]
 
 KEY = ("scheduler", "seed", "server_round")
 """The columns that say which evaluation a row belongs to."""
+
+
+class Cohorts(NamedTuple):
+    """The cohorts of one run, round by round from the first one on."""
+
+    scheduler: str
+    seed: int
+    first: int
+    rounds: Sequence[Sequence[int]]
+
 
 LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -81,7 +92,7 @@ def export_run(folder: RunFolder, to: str, out: Path | None = None) -> list[Path
     found = {
         "records": record_table(records),
         "clients": client_table(records, folder.config.get("groups"), names),
-        "cohorts": cohort_table(records),
+        "cohorts": cohort_table(records, recorded_cohorts(folder)),
         "summary": summary_columns(rows),
     }
     paths = []
@@ -155,31 +166,59 @@ def client_table(
     return {name: column for name, column in table.items() if any(x is not None for x in column)}
 
 
-def cohort_table(records: Sequence[Record]) -> Table:
-    """Return the cohorts that records have, a row for each selected client.
+def cohort_table(records: Sequence[Record], cohorts: Iterable[Cohorts] = ()) -> Table:
+    """Return the recorded cohorts, a row for each selected client; rounds are counted from 0.
 
-    A federation records the cohort of every round, in the order of preference. The records of a
-    simulation have the weights of the cohort of an evaluated round. Rounds are counted from 0.
+    Parameters
+    ----------
+    records
+        Records. Those of a federation have the cohort of their round, in the order of preference.
+        Those of a simulation have the weights of a cohort, which is None in other rounds.
+    cohorts
+        The recorded cohorts of a simulation.
 
+    Examples
+    --------
     >>> record = {"scheduler": "A", "seed": 0, "server_round": 5, "cohort_weights": [0.0, 1.0]}
-    >>> cohort_table([record])
-    {'scheduler': ['A'], 'seed': [0], 'server_round': [5], 'client': [1], 'weight': [1.0]}
+    >>> cohort_table([record], [Cohorts("A", 0, 5, [[1], [0]])])["weight"]
+    [1.0, None]
     """
     table: Table = {name: [] for name in (*KEY, "client", "weight")}
+
+    def add(scheduler: str, seed: int, server_round: int, clients: Any, weights: Any) -> None:
+        size = len(clients)
+        key = (scheduler, seed, server_round)
+        for name, value in zip(KEY, key, strict=True):
+            table[name] += [value] * size
+        table["client"] += clients
+        table["weight"] += [None] * size if weights is None else weights
+
+    weighted = {
+        tuple(record[key] for key in KEY): record["cohort_weights"]
+        for record in records
+        if record.get("cohort_weights")
+    }
     for record in records:
-        server_round = record["server_round"]
-        if "chosen" in record:
-            server_round -= 1  # a federation's record is written after the round
-            pairs = list(zip(record["chosen"], record["weights"], strict=True))
-        else:
-            weights = enumerate(record.get("cohort_weights") or ())
-            pairs = [(client, weight) for client, weight in weights if weight]
-        for key in ("scheduler", "seed"):
-            table[key] += [record[key]] * len(pairs)
-        table["server_round"] += [server_round] * len(pairs)
-        table["client"] += [client for client, _ in pairs]
-        table["weight"] += [weight for _, weight in pairs]
+        if "chosen" in record:  # written after the round
+            key = (record["scheduler"], record["seed"], record["server_round"] - 1)
+            add(*key, record["chosen"], record["weights"])
+    for label, seed, first, rounds in cohorts:
+        for server_round, clients in enumerate(rounds, start=first):
+            weights = weighted.get((label, seed, server_round))
+            found = None if weights is None else [weights[client] for client in clients]
+            add(label, seed, server_round, clients, found)
     return table
+
+
+def recorded_cohorts(folder: RunFolder) -> Iterator[Cohorts]:
+    """Yield the recorded cohorts of each run of a simulation; there are none in older runs."""
+    if folder.config.get("engine") != ENGINE:
+        return
+    experiment = experiment_of(folder)
+    for task in tasks(experiment, folder.config.get("part")):
+        held = read_cohorts(folder, task.name, layout(experiment, task))
+        for label, rounds in zip(task.labels, held, strict=True):
+            yield Cohorts(label, task.seed, 0, [clients.tolist() for clients in rounds])
 
 
 def summary_columns(rows: Sequence[Row]) -> Table:
