@@ -39,6 +39,7 @@ from adcs.reports.table import ReportTable
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.simulation.aggregation import Aggregation, Mean, check_aggregate
+from adcs.simulation.attacks import Attack, AttackedRound, check_attack
 from adcs.simulation.batches import Batches
 from adcs.simulation.client_signals import (
     TRAINED_WITH,
@@ -153,6 +154,8 @@ class Simulation:
         How one client trains; None is the SGD of `training`.
     aggregation
         How updates are aggregated; None is that of `training`.
+    attack
+        Clients that do not tell the truth.
     sketch_above
         If updates have more numbers than this, schedulers that have no `sketch` of their own get
         sketches of max(256, 8 m) numbers; 0 and None never.
@@ -182,6 +185,7 @@ class Simulation:
         observers: Iterable[Observer] = (),
         local_training: LocalTraining | None = None,
         aggregation: Aggregation | None = None,
+        attack: Attack | None = None,
         sketch_above: int | None = SKETCH_ABOVE,
     ) -> None:
         n = len(federation.clients)
@@ -210,6 +214,7 @@ class Simulation:
             training, "aggregation", training.make_aggregation
         )
         self._server_optimizer = training.make_server_optimizer()
+        self._attack = None if attack is None else check_attack(attack, n)
         for run in self.runs:
             run.states = TrainingStates(self._local.initial_shared(initial[: self._size].copy()))
         self._sends_updates_only = isinstance(self._local, LocalSGD)
@@ -278,6 +283,9 @@ class Simulation:
         server_round, m = self.server_round, self.training.m
         available = self.network.available(server_round)
         local = self._start_round(self.parameters, server_round)
+        if self._attack is not None:
+            n = len(self.federation.clients)
+            local = AttackedRound(local, self._attack, server_round, n, self._size)
         costs = [self._costs(local, i) for i in range(len(self.runs))]
         probes = []
         needed = []
