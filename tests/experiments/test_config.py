@@ -65,7 +65,10 @@ from adcs.simulation.network import NetworkSettings
         ({"partition_settings": {"copies": "maybe"}}, "by-class copies must be true or false"),
         ({"partition": "shards", "partition_settings": {"per_client": 1.5}}, "a whole number"),
         ({"network": 3}, "network must be a table of values, got 3"),
-        ({"network": {"deadline": "x"}}, r"network\.deadline must be a number > 0 or adaptive, got 'x'"),
+        (
+            {"network": {"deadline": "x"}},
+            r"network\.deadline must be a number > 0 or adaptive, got 'x'",
+        ),
         ({"network": {"availability": "x"}}, r"network\.availability must be a number > 0"),
         ({"network": {"spell": 2.5}}, r"network\.spell must be a whole number from 1 to"),
     ],

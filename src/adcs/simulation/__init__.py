@@ -12,6 +12,7 @@
 from typing import TYPE_CHECKING, Any
 
 from adcs.simulation.aggregation import Aggregation, ClippedMean, Mean, Median, TrimmedMean
+from adcs.simulation.attacks import Attack, Truth
 from adcs.simulation.costs import RoundCosts
 from adcs.simulation.datasets import (
     Dataset,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MLP",
     "Aggregation",
+    "Attack",
     "ClientResult",
     "ClientWork",
     "ClippedMean",
@@ -64,6 +66,7 @@ __all__ = [
     "Training",
     "TrainingFailed",
     "TrimmedMean",
+    "Truth",
     "from_arrays",
     "from_clients",
     "from_folder",

@@ -40,6 +40,7 @@ from adcs.simulation.arrivals import (
     reports_of,
     start_jobs,
 )
+from adcs.simulation.attacks import Attack, AttackedRound, check_attack
 from adcs.simulation.batches import Batches
 from adcs.simulation.costs import RoundCosts
 from adcs.simulation.federation import Federation
@@ -120,6 +121,8 @@ class Simulation:
         How updates are aggregated; None is that of `training`.
     round_settings
         How rounds end; None waits for all clients of a cohort.
+    attack
+        Clients that do not tell the truth.
     sketch_above
         If updates have more numbers than this, schedulers that have no `sketch` of their own get
         sketches of max(256, 8 m) numbers; 0 and None never.
@@ -150,6 +153,7 @@ class Simulation:
         local_training: LocalTraining | None = None,
         aggregation: Aggregation | None = None,
         round_settings: RoundSettings | None = None,
+        attack: Attack | None = None,
         sketch_above: int | None = SKETCH_ABOVE,
     ) -> None:
         n = len(federation.clients)
@@ -178,6 +182,7 @@ class Simulation:
             training, "aggregation", training.make_aggregation
         )
         self._server_optimizer = training.make_server_optimizer()
+        self._attack = None if attack is None else check_attack(attack, n)
         for run in self.runs:
             run.states = TrainingStates(self._local.initial_shared(initial[: self._size].copy()))
         self._sends_updates_only = isinstance(self._local, LocalSGD)
@@ -265,6 +270,9 @@ class Simulation:
         server_round = self.server_round
         available = self.network.available(server_round)
         local = self._start_round(self.parameters, server_round)
+        if self._attack is not None:
+            n = len(self.federation.clients)
+            local = AttackedRound(local, self._attack, server_round, n, self._size)
         costs = [self._costs(local, i) for i in range(len(self.runs))]
         probes = []
         needed = []

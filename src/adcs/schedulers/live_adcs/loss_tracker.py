@@ -1,10 +1,12 @@
-"""Estimates of clients' losses between their reports.
+"""Estimates of clients' losses between reports, by a Kalman filter for each client.
 
-A Kalman filter with one number for each client. A report is a noisy observation of the client's
-loss. Between reports the loss falls by eta times the inner products of the client's update with the
+Between reports the loss falls by eta times the inner products of the client's update with the
 global steps, which is its first-order fall, and by a trend in each round, which corrects what the
-first order leaves out. Its variance grows by the drift of every round. eta and trend are fitted to
-the falls between reports, noise and drift to what the estimates missed.
+first order leaves out. Its variance grows by the drift of every round. All four numbers come from
+consecutive reports, not from estimates: an estimate that lags behind would otherwise pass for
+noise, and noise makes the filter lag. eta and trend are fitted to the falls between reports. What
+the fit leaves of two falls that follow each other has one report in common, so that their
+covariance is minus the variance of a report.
 """
 
 from __future__ import annotations
@@ -17,17 +19,29 @@ import numpy as np
 from adcs._types import Float64Array, IndexArray
 from adcs.reports.report import MAX_VALUE
 
-MEMORY = 0.999
-"""Forgetting factor of the sums behind all fits, at each batch of reports."""
+MEMORY = 1000.0
+"""The sums behind all fits forget at this number of reports: what was true early is not later."""
+
+PATIENT_REPORTS = 20.0
+"""After this many reports, half of what a client's loss has not fallen counts against it."""
+
+ENOUGH_FALL = 0.5
+"""A loss that has fallen by this fraction of the fall of the median responds to training."""
+
+FALL_DOUBT = 3.0
+"""How many standard deviations of a report a fall is uncertain by."""
+
+NOISE_DEVIATIONS = 3.0
+"""In noise and drift no fall is further from the fit than this many standard deviations."""
 
 OUTLIER_DEVIATIONS = 5.0
 """Clip values beyond this many robust standard deviations: reports are untrusted."""
 
 MIN_SAMPLES = 10.0
-"""Noise and drift are estimated from at least this many innovations."""
+"""Noise and drift are estimated from at least this many falls."""
 
 GROSS_ERROR_RATIO = 1e4
-"""Among the first innovations, drop squares beyond this many times their median."""
+"""Among the first falls, drop squares beyond this many times their median."""
 
 
 class LossTracker:
@@ -66,10 +80,16 @@ class LossTracker:
         self._variance: Float64Array = np.empty(0)
         self._reported_loss: Float64Array = np.empty(0)
         self._products: Float64Array = np.empty(0)  # <u_j, step>, summed since the last report
+        self._last_rest: Float64Array = np.empty(0)  # what the fit has left of the last fall
+        # At each client's first report: its loss, and the median of all; and how many it has sent.
+        self._first_loss: Float64Array = np.empty(0)
+        self._first_median: Float64Array = np.empty(0)
+        self._report_count: Float64Array = np.empty(0)
         # With x the products, a the age and y the fall since a client's last report, the sums of
-        # x x, x a, a a, x y and a y; then, with e what was missed, of 1, a, a a, e e and a e e.
+        # x x, x a, a a, x y and a y; then, with e the rest of y and e' that of the fall before, of
+        # 1, a and e e, and of 1 and e e' where there is a fall before.
         self._fall_sums: Float64Array = np.zeros(5)
-        self._innovation_sums: Float64Array = np.zeros(5)
+        self._rest_sums: Float64Array = np.zeros(5)
 
     def update(self, rows: IndexArray, losses: Float64Array, server_round: int) -> None:
         """Take reports of losses at the model of a round; new rows continue the numbering.
@@ -90,8 +110,13 @@ class LossTracker:
             zeros = np.zeros(int((~known).sum()))
             self._products = np.append(self._products, zeros)
             self._variance = np.append(self._variance, zeros + np.inf)
+            self._last_rest = np.append(self._last_rest, zeros + np.nan)
+            self._first_loss = np.append(self._first_loss, losses[~known])
+            self._report_count = np.append(self._report_count, zeros)
             now = np.full(zeros.size, server_round, dtype=np.intp)
             self.reported_at = np.append(self.reported_at, now)
+            median = np.median(self.estimate(server_round))
+            self._first_median = np.append(self._first_median, zeros + median)
 
     def predict(self, products: Float64Array) -> None:
         """Take the inner products <u_j, step> of all clients with a global step."""
@@ -130,18 +155,16 @@ class LossTracker:
     def noise(self) -> tuple[float, float]:
         """The variance of a report, and the drift: the growth of a loss's variance a round.
 
-        Both come from the squared innovations, which grow with the age of the estimate: a line is
-        fitted to them, its slope bounded by zero and by the line through the origin.
+        A fall has the variance of two reports and the drift between them. Two that follow each
+        other share a report, which counts in one with the opposite sign of the other.
         """
-        n, age, age2, e2, age_e2 = self._innovation_sums
+        n, age, squares, pairs, products = self._rest_sums
         if n < MIN_SAMPLES:
             return np.inf, np.inf
-        mean, mean_age = e2 / n, age / n
-        spread = age2 - age * mean_age
-        steepest = mean / max(mean_age, 1.0)
-        drift = (age_e2 - mean_age * e2) / spread if spread > 1e-9 * age2 else 0.0
-        drift = min(max(drift, 1e-3 * steepest), steepest)
-        return max(mean - drift * mean_age, 1e-3 * mean), drift
+        mean = squares / n
+        noise = -products / pairs if pairs >= MIN_SAMPLES else mean / 4.0
+        noise = min(max(noise, 1e-3 * mean), (1.0 - 1e-3) * mean / 2.0)
+        return noise, (mean - 2.0 * noise) / max(age / n, 1.0)
 
     def variance(self, server_round: int) -> Float64Array:
         """Return the variance of each estimate at a round.
@@ -155,36 +178,64 @@ class LossTracker:
 
     def _set(self, rows: IndexArray, losses: Float64Array, server_round: int) -> None:
         """Take first reports of rows that had none."""
-        self.loss[rows] = self._reported_loss[rows] = losses
+        self.loss[rows] = self._reported_loss[rows] = self._first_loss[rows] = losses
         self._products[rows] = 0.0
         self.reported_at[rows] = server_round
 
+    def response(self, server_round: int, rows: IndexArray) -> Float64Array:
+        """Return how far losses have fallen, as a fraction of what is enough, from 0 to 1.
+
+        Enough is `ENOUGH_FALL` of the fall of the median loss since the client's first report, less
+        `FALL_DOUBT`. A client with few reports has hardly been trained: what its loss has not
+        fallen counts against it as its reports grow in number.
+        """
+        noise = self.noise[0]
+        if not np.isfinite(noise):
+            return np.ones(rows.size)
+        losses, doubt = self.estimate(server_round, rows), FALL_DOUBT * np.sqrt(noise)
+        enough = ENOUGH_FALL * np.maximum(self._first_median[rows] - np.median(losses), 0.0)
+        fallen = np.nan_to_num(self._first_loss[rows] - losses)
+        scale = np.maximum(enough, doubt)
+        missing = np.divide(
+            enough - doubt - fallen, scale, out=np.zeros(rows.size), where=scale > 0.0
+        )
+        count = self._report_count[rows]
+        blame = count / (count + PATIENT_REPORTS)
+        return np.asarray(1.0 - blame * np.clip(missing, 0.0, 1.0))
+
     def _fit(self, rows: IndexArray, losses: Float64Array, server_round: int) -> None:
-        """Update the sums behind eta, trend, noise and drift."""
+        """Update the sums behind eta, trend, noise and drift, and the falls of clients."""
         x, y = self._products[rows], self._reported_loss[rows] - losses
         age = (server_round - self.reported_at[rows]).astype(np.float64)
-        squares = (losses - self.estimate(server_round, rows)) ** 2
-        n, *_, e2, _ = self._innovation_sums
-        # While there is little to compare with, only gross errors are left out.
-        limit = (
-            OUTLIER_DEVIATIONS**2 * e2 / n
-            if n >= MIN_SAMPLES
-            else GROSS_ERROR_RATIO * float(np.median(squares))
-        )
-        a = age
-        if limit > 0.0:
-            inliers = squares <= limit
-            x, y, a = x[inliers], y[inliers], age[inliers]
-            squares = np.minimum(squares, limit) if n >= MIN_SAMPLES else squares[inliers]
-            age = age if n >= MIN_SAMPLES else a
+        eta, trend = self.slopes
         with np.errstate(over="ignore", invalid="ignore"):
-            self._fall_sums = MEMORY * self._fall_sums + [x @ x, x @ a, a @ a, x @ y, a @ y]
-        self._innovation_sums = MEMORY * self._innovation_sums + [
-            age.size,
-            age.sum(),
-            age @ age,
-            squares.sum(),
-            age @ squares,
+            expected = np.nan_to_num(eta * x + trend * age)
+        rest = y - expected
+        self._report_count[rows] += 1.0
+        n, _, e2, *_ = self._rest_sums
+        if n >= MIN_SAMPLES:
+            fitted = rest**2 <= OUTLIER_DEVIATIONS**2 * e2 / n
+            reach = NOISE_DEVIATIONS * np.sqrt(e2 / n)
+            if reach > 0.0:
+                rest = np.clip(rest, -reach, reach)
+            else:
+                fitted[:] = True
+        else:  # There is little to compare with: only gross errors are left out.
+            fitted = rest**2 <= GROSS_ERROR_RATIO * float(np.median(rest**2))
+            rest[~fitted] = np.nan
+        keep = np.exp(-rows.size / MEMORY)
+        x, y, a = x[fitted], y[fitted], age[fitted]
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._fall_sums = keep * self._fall_sums + [x @ x, x @ a, a @ a, x @ y, a @ y]
+        products = rest * self._last_rest[rows]
+        self._last_rest[rows] = rest
+        pairs, held = np.isfinite(products), np.isfinite(rest)
+        self._rest_sums = keep * self._rest_sums + [
+            held.sum(),
+            age[held].sum(),
+            (rest[held] ** 2).sum(),
+            pairs.sum(),
+            products[pairs].sum(),
         ]
 
     def _correct(self, rows: IndexArray, losses: Float64Array, server_round: int) -> None:

@@ -44,3 +44,15 @@ def standardised_loss(
         return np.zeros(losses.size)
     q = (drawn - drawn.mean()) / scale - unanswered
     return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))
+
+
+def discounted(quality: Float64Array, response: Float64Array) -> Float64Array:
+    """Return qualities in which a loss above the mean counts as far as it responds to training.
+
+    A loss that does not fall although its client is trained, a lie or labels that are noise, is no
+    reason to train the client more often than others.
+
+    >>> discounted(np.array([2.0, 2.0, -1.0]), np.array([1.0, 0.1, 0.1]))
+    array([ 2. ,  0.2, -1. ])
+    """
+    return np.where(quality > 0.0, quality * response, quality)

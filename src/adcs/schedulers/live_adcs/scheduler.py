@@ -27,7 +27,7 @@ from adcs.schedulers.live_adcs.kernel import CosineSums, LiveKernel
 from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
 from adcs.schedulers.live_adcs.participation import Participation
 from adcs.schedulers.live_adcs.probe_budget import ProbeBudget
-from adcs.schedulers.live_adcs.quality import standardised_loss
+from adcs.schedulers.live_adcs.quality import discounted, standardised_loss
 from adcs.schedulers.live_adcs.share_limit import ShareLimit
 from adcs.schedulers.live_adcs.waiting import WaitingRule
 from adcs.schedulers.snapshot import check_refresh_every, check_sketch
@@ -352,12 +352,13 @@ class LiveADCS(Scheduler):
         rows, tracker = self._participation.rows(known), self.loss_tracker
         if not known:
             return np.empty(0)
-        return self.quality(
+        quality = self.quality(
             tracker.estimate(server_round, rows),
             tracker.variance(server_round)[rows],
             self._participation.unanswered[rows],
             self.rng(server_round, DRAW).standard_normal(rows.size),
         )
+        return discounted(quality, tracker.response(server_round, rows))
 
     def _left_out(
         self, clients: tuple[ClientId, ...], m: int, barred: Set[ClientId]

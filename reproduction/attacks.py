@@ -1,0 +1,267 @@
+"""`make attacks`: what clients gain that do not tell the truth, and what it costs the honest."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adcs.experiments import Experiment, estimate, make_scheduler, markdown_table
+from adcs.metrics import summary
+from adcs.simulation import (
+    Aggregation,
+    Attack,
+    ClippedMean,
+    Dataset,
+    Federation,
+    Mean,
+    Median,
+    Simulation,
+    TrimmedMean,
+    Truth,
+)
+from reproduction.folder import (
+    CONFIGS,
+    next_folder,
+    one_sentence,
+    options,
+    overrides_of,
+    read_toml,
+    write_text,
+)
+
+Floats = NDArray[np.floating[Any]]
+Indices = NDArray[np.intp]
+
+HUGE = 1e6
+"""The largest claim of a loss."""
+
+FLIP = -100.0
+"""Factor of the updates that are to undo training."""
+
+
+class HugeClaim(Attack):
+    """Claims a loss of a million."""
+
+    def losses(self, liars: Indices, truth: Truth) -> Floats:
+        """Return the claim."""
+        return np.full(liars.size, HUGE)
+
+
+class HighClaim(Attack):
+    """Claims the 90th percentile of the honest clients' losses."""
+
+    def losses(self, liars: Indices, truth: Truth) -> Floats:
+        """Return the claim."""
+        return np.full(liars.size, np.quantile(truth.losses(self.honest(truth)), 0.9))
+
+    def honest(self, truth: Truth) -> Indices:
+        """Return the clients that tell the truth."""
+        return np.setdiff1d(truth.clients, self.clients)
+
+
+class Gang(HighClaim):
+    """Claims a high loss, and sends random updates of honest norm: each resembles nobody."""
+
+    def updates(self, liars: Indices, truth: Truth) -> Floats:
+        """Return random directions."""
+        true = truth.updates(liars)
+        sent = np.empty_like(true)
+        for row, client in enumerate(liars):
+            rng = np.random.default_rng([truth.server_round, int(client)])
+            noise = rng.standard_normal(true.shape[1])
+            sent[row] = noise * np.linalg.norm(true[row]) / np.linalg.norm(noise)
+        return sent
+
+
+class Copies(HighClaim):
+    """All report and send what the first honest client does."""
+
+    def losses(self, liars: Indices, truth: Truth) -> Floats:
+        """Return its loss."""
+        return np.repeat(truth.losses(self.honest(truth)[:1]), liars.size)
+
+    def updates(self, liars: Indices, truth: Truth) -> Floats:
+        """Return its update."""
+        return np.repeat(truth.updates(self.honest(truth)[:1]), liars.size, axis=0)
+
+
+class SignFlip(Attack):
+    """Sends updates against the true ones, a hundred times as long."""
+
+    def updates(self, liars: Indices, truth: Truth) -> Floats:
+        """Return them."""
+        return FLIP * truth.updates(liars)
+
+
+ATTACKS: Mapping[str, type[Attack] | None] = {
+    "none": None,
+    "claims of 1e6": HugeClaim,
+    "claims of the 90th percentile": HighClaim,
+    "gang, scattered directions": Gang,
+    "copies": Copies,
+    "labels are noise": None,
+    "sign-flip x 100": SignFlip,
+}
+"""What the liars do; those whose labels are noise do all else as they should."""
+
+SCHEDULERS = (
+    "Uniform",
+    "PowerOfChoice",
+    "OCS",
+    "Oort",
+    "ActiveFL",
+    "DivFL",
+    "ADCS",
+    "LiveADCS(max_share=None)",
+    "LiveADCS",
+)
+
+CLIP_NORM = 5.0
+"""The norm that "clipped-mean" clips at: about the median of the honest norms."""
+
+AGGREGATIONS: Mapping[str, Aggregation] = {
+    "mean": Mean(),
+    "median": Median(),
+    "trimmed mean": TrimmedMean(0.4),
+    "clipped mean": ClippedMean(CLIP_NORM),
+}
+"""Aggregations that LiveADCS is combined with."""
+
+HEADS = ["attack", "scheduler", "largest share of a liar", "worst", "worst 20 %", "average"]
+METRICS = ("share", "worst", "worst20", "average")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attack, one seed and one aggregation; all schedulers share the pass."""
+
+    attack: str
+    seed: int
+    settings: Mapping[str, Any]
+    aggregation: str = "mean"
+    schedulers: tuple[str, ...] = SCHEDULERS
+
+
+def experiment(overrides: Mapping[str, Any]) -> Experiment:
+    """Return the settings of `configs/attacks.toml`, some replaced."""
+    declared = read_toml(CONFIGS / "attacks.toml")
+    flat = {key: value for table in declared.values() for key, value in table.items()}
+    found = Experiment.of(data=flat.pop("name"), schedulers=list(SCHEDULERS), **flat)
+    return found.replace(**overrides) if overrides else found
+
+
+def liars_of(attack: str, groups: NDArray[Any], seed: int) -> Indices:
+    """Return the liars: one of each of five classes; a fifth of all where labels are noise.
+
+    No class loses all its honest clients, so that the honest can still learn it.
+
+    >>> groups = np.repeat(np.arange(10), 3)
+    >>> liars_of("claims of 1e6", groups, seed=0).size, liars_of("labels are noise", groups, 0).size
+    (5, 6)
+    """
+    count = groups.size // 5 if attack == "labels are noise" else 5
+    rng = np.random.default_rng([seed, 7])
+    classes = rng.permutation(np.unique(groups))[:count]
+    return np.sort([rng.choice(np.flatnonzero(groups == each)) for each in classes])
+
+
+def with_noise(data: Dataset, parts: Sequence[Indices], seed: int) -> Dataset:
+    """Return the data with random labels of the training examples of some clients."""
+    labels = data.y_train.copy()
+    rng = np.random.default_rng([seed, 8])
+    for part in parts:
+        labels[part] = rng.integers(0, data.classes, part.size)
+    return replace(data, y_train=labels)
+
+
+def measure(job: Job) -> list[dict[str, Any]]:
+    """Run a job; return share of slots and honest accuracy of each scheduler."""
+    settings = experiment(job.settings)
+    data = settings.dataset()
+    partition = settings.divide(data, job.seed)
+    groups = np.asarray(partition.groups)
+    liars = liars_of(job.attack, groups, job.seed)
+    if job.attack == "labels are noise":
+        data = with_noise(data, [partition.train[client] for client in liars], job.seed)
+    federation = Federation(data, partition, batch_size=settings.training.batch_size, seed=job.seed)
+    training, kind = settings.training, ATTACKS[job.attack]
+    simulation = Simulation(
+        federation,
+        settings.make_model(data),
+        {label: make_scheduler(label, job.seed) for label in job.schedulers},
+        training,
+        seed=job.seed,
+        aggregation=AGGREGATIONS[job.aggregation],
+        attack=None if kind is None else kind(liars.tolist()),
+    )
+    simulation.run(training.rounds, eval_every=training.rounds)
+    honest = np.setdiff1d(np.arange(groups.size), liars)
+    found = []
+    for record in simulation.evaluate():
+        counts = np.asarray(record["counts"], dtype=np.float64)
+        fair = training.m * training.rounds / groups.size
+        found.append(
+            {
+                "attack": job.attack,
+                "aggregation": job.aggregation,
+                "seed": job.seed,
+                "scheduler": record["scheduler"],
+                "share": float(counts[liars].max() / fair),
+                **summary(np.asarray(record["accuracy"])[honest]),
+            }
+        )
+    return found
+
+
+def jobs_of(overrides: Mapping[str, Any]) -> list[Job]:
+    """Return all jobs: every attack with the mean, then the sign-flip with other aggregations."""
+    seeds = experiment(overrides).seed_list
+    jobs = [Job(attack, seed, overrides) for attack in ATTACKS for seed in seeds]
+    for attack in ("none", "sign-flip x 100"):
+        for rule in list(AGGREGATIONS)[1:]:
+            jobs += [Job(attack, seed, overrides, rule, ("LiveADCS",)) for seed in seeds]
+    return jobs
+
+
+def lines(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the rows of the table, in the order of the records: means over seeds."""
+    keys = dict.fromkeys((r["attack"], r["scheduler"], r["aggregation"]) for r in records)
+    found = []
+    for attack, scheduler, rule in keys:
+        wanted = (attack, scheduler, rule)
+        held = [r for r in records if (r["attack"], r["scheduler"], r["aggregation"]) == wanted]
+        label = scheduler if rule == "mean" else f"{scheduler}, {rule}"
+        cells = [estimate(np.array([r[metric] for r in held])).mean for metric in METRICS]
+        found.append([attack, label, f"{cells[0]:.2f}", *(f"{cell:.3f}" for cell in cells[1:])])
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run all attacks, and write summary.md and records.json."""
+    given = options("Clients that do not tell the truth.").parse_args(arguments)
+    path = given.out or next_folder("attacks")
+    with one_sentence("make attacks"):
+        overrides = overrides_of(given)
+        jobs = jobs_of(overrides)
+        with ProcessPoolExecutor(given.jobs) as pool:
+            records = [record for found in pool.map(measure, jobs) for record in found]
+        write_text(path / "records.json", json.dumps(records, indent=1))
+        settings = experiment(overrides)
+        parts = [
+            "# Clients that do not tell the truth",
+            f"{settings.in_words()}. Means over seeds. Accuracies are those of the honest clients.",
+            markdown_table(HEADS, lines(records)),
+        ]
+        write_text(path / "summary.md", "\n\n".join(parts))
+    print(f"{path / 'summary.md'} has the table", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
