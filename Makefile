@@ -21,6 +21,9 @@ REPRODUCTION = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ROUNDS),--rounds $(ROUNDS)
 paper beyond attacks schedulers: $(READY)-run
 	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
 
+slow: $(READY)-run
+	$(BIN)/python -m reproduction.slow_clients $(ONLY) $(REPRODUCTION)
+
 uniform: $(READY)-torch
 	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
 

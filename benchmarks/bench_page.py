@@ -69,22 +69,35 @@ def made_up(path: Path, clients: int, evaluations: int) -> RunFolder:
             for run, label in enumerate(task.labels):
                 accuracy = (1 - np.exp(-step / 300) * rng.uniform(0.5, 1, clients)).round(4)
                 record = {
-                    **{"scheduler": label, "seed": 0, "server_round": done},
-                    **{
-                        "worst": accuracy.min(),
-                        "worst20": np.sort(accuracy)[: clients // 5].mean(),
-                    },
-                    **{"average": accuracy.mean(), "std": accuracy.std(), "test_loss": 1.0},
-                    **{"jain": 0.9, "updates": m * done, "extra_updates": 0},
-                    **{"loss_evaluations": 0, "bytes_up": 10 * done, "bytes_down": 10 * done},
-                    **{"seconds": float(done), "accuracy": accuracy},
-                    **{"losses": (1 - accuracy), "counts": counts[run]},
+                    "scheduler": label,
+                    "seed": 0,
+                    "server_round": done,
+                    "worst": accuracy.min(),
+                    "worst20": np.sort(accuracy)[: clients // 5].mean(),
+                    "average": accuracy.mean(),
+                    "std": accuracy.std(),
+                    "test_loss": 1.0,
+                    "jain": 0.9,
+                    "updates": m * done,
+                    "extra_updates": 0,
+                    "loss_evaluations": 0,
+                    "bytes_up": 10 * done,
+                    "bytes_down": 10 * done,
+                    "seconds": float(done),
+                    "accuracy": accuracy,
+                    "losses": (1 - accuracy),
+                    "counts": counts[run],
                 }
                 records.append(record)
                 line = {
-                    **{"scheduler": label, "seed": 0, "server_round": done},
-                    **{"chosen": cohort.clients, "weights": cohort.weights, "normalise": True},
-                    **{"diagnostics": {}, "choice": choice if run else {"available": []}},
+                    "scheduler": label,
+                    "seed": 0,
+                    "server_round": done,
+                    "chosen": cohort.clients,
+                    "weights": cohort.weights,
+                    "normalise": True,
+                    "diagnostics": {},
+                    "choice": choice if run else {"available": []},
                     "plane": rounded((rng.standard_normal((clients, 2)) / 3).tolist(), 3),
                 }
                 if step % 40 == 0:

@@ -95,9 +95,10 @@ def reached(records: Sequence[Record], label: str, target: Numbers) -> Reached:
     Examples
     --------
     >>> place = {"scheduler": "Oort", "seed": 0, "worst": 0.1, "updates": 7.0}
-    >>> steps = [{**place, "server_round": r, "average": r / 4, "seconds": 3.0 * r} for r in (0, 1, 2)]
-    >>> reached(steps, "Oort", np.array([0.2])).seconds, reached(steps, "Oort", np.array([0.6])).seconds
-    (array([3.]), array([inf]))
+    >>> steps = [{"server_round": r, "average": r / 4, "seconds": 3.0 * r} for r in (0, 1, 2)]
+    >>> steps = [place | step for step in steps]
+    >>> [reached(steps, "Oort", np.array([target])).seconds for target in (0.2, 0.6)]
+    [array([3.]), array([inf])]
     """
     names = ("average", "worst", "seconds", "updates")
     found = {name: curves(records, name, [label]).values[label] for name in names}
@@ -143,7 +144,7 @@ def shares_by_speed(counts: Sequence[Numbers], seconds: Sequence[Numbers]) -> Nu
     for count, second in zip(counts, seconds, strict=True):
         groups = np.array_split(np.argsort(second, kind="stable"), TENTHS)
         rows.append([count[group].sum() / max(count.sum(), 1.0) for group in groups])
-    return np.mean(rows, axis=0)
+    return np.asarray(np.mean(rows, axis=0))
 
 
 def format_reached(values: Numbers, name: str) -> str:
@@ -151,8 +152,10 @@ def format_reached(values: Numbers, name: str) -> str:
 
     >>> format_reached(np.array([90.0, 110.0]), "updates")
     '100'
-    >>> format_reached(np.array([90.0, np.inf]), "updates"), format_reached(np.array([np.nan]), "worst")
-    ('90 (1 of 2 seeds)', 'never')
+    >>> format_reached(np.array([90.0, np.inf]), "updates")
+    '90 (1 of 2 seeds)'
+    >>> format_reached(np.array([np.nan]), "worst")
+    'never'
     """
     ever = np.isfinite(values)
     if not ever.any():
@@ -261,7 +264,7 @@ def report(folder: ResultFolder) -> None:
     found = {mode: folder.read(mode_run(mode, folder.overrides)) for mode in folder.outputs}
     experiment, baseline = found["synchronous"]
     target = curves(baseline, "average", [BASELINE]).last()[BASELINE]
-    seconds = [client_seconds(experiment, seed) for seed in seeds_of(baseline)]
+    seconds = [client_seconds(experiment, seed) for seed in seeds_of(experiment)]
     records = {mode: each for mode, (_, each) in found.items()}
     lines = [
         line for mode, each in records.items() for line in lines_of(mode, each, target, seconds)

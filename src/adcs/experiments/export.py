@@ -104,7 +104,7 @@ def export_run(folder: RunFolder, to: str, out: Path | None = None) -> list[Path
     return paths
 
 
-def _read(folder: RunFolder) -> tuple[list[Record], list[Row], str]:
+def _read(folder: RunFolder) -> tuple[list[dict[str, Any]], list[Row], str]:
     """Return the checked records of a run, the rows of its summary, and their title."""
     if folder.config.get("engine") == ENGINE:
         experiment = experiment_of(folder)

@@ -323,7 +323,7 @@ def serve(
             server_header=False,
         )
 
-        class Server(uvicorn.Server):  # type: ignore[misc]
+        class Server(uvicorn.Server):
             def handle_exit(self, sig: int, frame: Any) -> None:
                 watched.stop()  # Viewers leave, or the server would wait for them.
                 super().handle_exit(sig, frame)
