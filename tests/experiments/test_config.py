@@ -17,6 +17,7 @@ from adcs.experiments.config import (
     from_toml,
 )
 from adcs.simulation.network import NetworkSettings
+from adcs.simulation.round_settings import RoundSettings
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_half_a_spell_is_refused():
 
 
 def test_every_setting_has_an_option_of_its_own() -> None:
-    complete = Experiment(network=NetworkSettings()).as_dict()
+    complete = Experiment(network=NetworkSettings(), round=RoundSettings()).as_dict()
     keys = [(name, key) for name in complete if name != "schedulers" for key in complete[name]]
     assert sorted(keys) == sorted((each.section, each.key) for each in SETTINGS.values())
 
@@ -172,6 +173,7 @@ def test_every_setting_survives_json() -> None:
         model="mlp:8,4",
         lr=1,
         network={"deadline": 30},
+        over_select=1.3,
         seeds=2,
         schedulers=["ADCS"],
     )

@@ -363,6 +363,8 @@ def expanded(record: Mapping[str, Any], clients: int) -> dict[str, Any]:
     for name in COLUMNS:
         if name in found:
             columns = found[name]
+            if len({len(column) for column in columns.values()}) > 1:
+                raise ValueError(f"the columns of {name} differ in length")
             rows = [
                 dict(zip(columns, values, strict=True))
                 for values in zip(*columns.values(), strict=True)

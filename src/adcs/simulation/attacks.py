@@ -24,7 +24,10 @@ class Truth:
 
     Examples
     --------
-    See `Attack`.
+    Clients that report the largest loss of all:
+
+    >>> def largest(liars: IndexArray, truth: Truth) -> FloatArray:
+    ...     return np.full(liars.size, truth.losses(truth.clients).max())
     """
 
     server_round: int

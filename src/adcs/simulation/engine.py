@@ -527,7 +527,7 @@ class Simulation:
         usable = [job.client for job in replied]
         flight.participations[usable] += 1
         failed = flight.give_up(end)
-        flight.learn(replied, failed)
+        flight.record(replied, failed)
         self._record_failures(run, "training", [*usable, *failed], usable)
         return replied
 
@@ -554,7 +554,7 @@ class Simulation:
         late = flight.take_late(now)
         for job in late:
             cost.receive(job.bytes_up, job.is_charged, aggregated=False)
-        flight.learn(late, failed)
+        flight.record(late, failed)
         if reports := reports_of(late):
             self._observe(run, reports, "late")
         in_time = [job.client for job in late if not job.has_failed]

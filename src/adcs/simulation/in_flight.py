@@ -188,7 +188,7 @@ class InFlight:
         self.jobs = [job for job in self.jobs if not (job.is_late and job.arrives <= now)]
         return sorted(arrived, key=lambda job: job.arrives)
 
-    def learn(self, jobs: Iterable[Job], failed: Iterable[ClientId]) -> None:
+    def record(self, jobs: Iterable[Job], failed: Iterable[ClientId]) -> None:
         """Learn deadlines from clients that gave no reply in time, and from the times of others."""
         deadlines = self.deadlines["training"]
         deadlines.miss(failed)

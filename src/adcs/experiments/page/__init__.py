@@ -19,6 +19,8 @@ from adcs.experiments.report import record_warnings
 from adcs.experiments.runner import ENGINE, experiment_of, tasks, unfinished
 from adcs.run_folder import RunFolder, write_atomically
 
+__all__ = ["LARGEST", "PAGE", "page_data", "write_page"]
+
 PAGE = "report.html"
 """The name of the page in a run folder."""
 
