@@ -22,7 +22,7 @@ paper beyond attacks schedulers: $(READY)-run
 	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
 
 slow: $(READY)-run
-	$(BIN)/python -m reproduction.slow_clients $(ONLY) $(REPRODUCTION)
+	$(BIN)/python -m reproduction.slow_clients $(REPRODUCTION)
 
 uniform: $(READY)-torch
 	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)

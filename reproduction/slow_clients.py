@@ -51,6 +51,9 @@ COLOURS = {
 }
 MARKERS = {"synchronous": "o", "deadlines": "s", "over-selected": "^", "buffered": "D"}
 
+VERSIONS = 2
+"""Model steps in buffered rounds for each synchronous round: a buffer holds half of m replies."""
+
 TENTHS = 10
 """Clients are put into this many groups by speed."""
 
@@ -78,10 +81,16 @@ class Reached:
 def mode_run(mode: str, overrides: Mapping[str, Any]) -> Run:
     """Return the run of a mode.
 
-    >>> mode_run("buffered", {"seeds": 2}).settings
-    {'seeds': 2}
+    >>> mode_run("synchronous", {"rounds": 100}).settings
+    {'rounds': 100, 'eval_every': 2}
+    >>> mode_run("buffered", {"rounds": 100}).settings
+    {'rounds': 200, 'eval_every': 4}
     """
-    return Run(mode, CONFIGS / "slow" / f"{mode}.toml", quick_look(overrides))
+    settings = quick_look(overrides)
+    if mode == "buffered":
+        counted = {"rounds", "eval_every"} & settings.keys()
+        settings |= {key: VERSIONS * settings[key] for key in counted}
+    return Run(mode, CONFIGS / "slow" / f"{mode}.toml", settings)
 
 
 def runs_of(folder: ResultFolder) -> list[Run]:
@@ -113,15 +122,15 @@ def reached(records: Sequence[Record], label: str, target: Numbers) -> Reached:
     )
 
 
-def participations(records: Sequence[Record], label: str) -> list[Numbers]:
-    """Return how often each client took part, for each seed."""
+def last_entries(records: Sequence[Record], label: str, name: str) -> list[Numbers]:
+    """Return an entry of the last records that has a number for each client, seed by seed."""
     last: dict[int, Record] = {}
     for record in records:
         if record["scheduler"] == label:
             seed = int(record["seed"])
             if seed not in last or record["server_round"] >= last[seed]["server_round"]:
                 last[seed] = record
-    return [np.asarray(last[seed]["participations"], dtype=float) for seed in sorted(last)]
+    return [np.asarray(last[seed][name], dtype=float) for seed in sorted(last)]
 
 
 def client_seconds(experiment: Experiment, seed: int) -> Numbers:
@@ -175,6 +184,7 @@ HEADS = [
     "final average",
     "never took part",
     "slowest tenth's share",
+    "longest wait",
 ]
 
 
@@ -186,7 +196,8 @@ def lines_of(
     rows = []
     for label in labels:
         there = reached(records, label, target)
-        counts = participations(records, label)
+        counts = last_entries(records, label, "participations")
+        waits = [float(each.max()) for each in last_entries(records, label, "longest_waits")]
         final = {
             name: estimate(curves(records, name, [label]).last()[label], BOUNDS[name])
             for name in ("worst", "average")
@@ -204,6 +215,7 @@ def lines_of(
                 format_estimate(final["average"], "average"),
                 f"{never:.1f}",
                 f"{100 * shares_by_speed(counts, seconds)[-1]:.1f} %",
+                f"{max(waits):,.0f}",
             ]
         )
     return rows
@@ -236,7 +248,7 @@ def figure(
             times = curves(found, "seconds", [label]).values[label].mean(axis=0)
             values = curves(found, "average", [label]).values[label].mean(axis=0)
             top.plot(times[1:], values[1:], **look)
-            shares = shares_by_speed(participations(found, label), seconds)
+            shares = shares_by_speed(last_entries(found, label, "participations"), seconds)
             places = np.arange(1, TENTHS + 1)
             bottom.plot(places, 100 * shares, marker=MARKERS[mode], markersize=4, **look)
         top.set_xscale("log")
@@ -278,7 +290,8 @@ def report(folder: ResultFolder) -> None:
         f"the average accuracy is at least the final one of {BASELINE} in synchronous rounds, of "
         f"the same seed (mean {target.mean():.3f}). Clients that never took part, of "
         f"{experiment.partition.clients}, and the share of all participations that the slowest "
-        f"tenth of the clients has, 10 % where speed makes no difference, are of the whole run.",
+        f"tenth of the clients has, 10 % where speed makes no difference, are of the whole run. The "
+        f"longest wait is the most rounds in a row without one of the clients, of all seeds.",
         "![slow clients](figures/slow-clients.png)",
     ]
     write_text(folder.path / "summary.md", "\n\n".join(parts))

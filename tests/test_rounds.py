@@ -79,6 +79,12 @@ class TestDeadlines:
         assert deadlines.of("a", 7.0) == 7.0
         assert deadlines.wait([], 7.0) == 0.0
 
+    def test_without_any_times_or_a_longest_wait_the_wait_is_endless(self):
+        deadlines = Deadlines()
+        assert deadlines.of("a", math.inf) == math.inf
+        deadlines.record("a", 1.0)
+        assert deadlines.of("a", math.inf) < 3.0
+
     @given(
         st.lists(
             st.tuples(st.sampled_from([0, 1, "a"]), st.floats(0.0, 1e6) | st.none()), max_size=30

@@ -28,6 +28,9 @@ DEVIATIONS = 3.0
 LEAST_DEVIATION = 0.25
 """The standard deviation of the logarithm of a client's times counts as at least this."""
 
+LARGEST = 700.0
+"""Logarithms of seconds from here on count as endless; exp would overflow soon after."""
+
 MEMORY = 0.8
 """Weight of the times before, at each new time of a client."""
 
@@ -145,8 +148,8 @@ class Deadlines:
     def of(self, client: ClientId, longest: float) -> float:
         """Return a client's deadline in seconds, at most `longest`."""
         mean, variance = self._times.get(client) or self._pooled()
-        deviation = max(math.sqrt(variance), LEAST_DEVIATION)
-        return min(math.exp(min(mean + DEVIATIONS * deviation, 700.0)), longest)
+        end = mean + DEVIATIONS * max(math.sqrt(variance), LEAST_DEVIATION)
+        return min(math.exp(end), longest) if end < LARGEST else longest
 
     def limits(self, clients: Iterable[ClientId], longest: float) -> dict[ClientId, float]:
         """Return how long a round waits for each of the clients that it asks.

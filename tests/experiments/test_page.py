@@ -247,6 +247,8 @@ def test_participation_of_wide_columns_never_hides_a_selection() -> None:
         {"data": "digits", "m": 5, "seeds": 3, "network": {"dropout": 0.25, "deadline": 30.0}},
         {"data": "digits", "schedulers": {"mine": "ADCS(theta=0.5)", "Uniform": "Uniform"}},
         {"data": "digits", "lr": 0.01, "steps": 3, "prox": 0.1, "server_optimizer": "adam"},
+        {"data": "digits", "over_select": 1.3, "network": {"deadline": "adaptive"}},
+        {"data": "digits", "mode": "buffered", "concurrency": 8, "staleness": "inverse"},
     ],
 )
 def test_the_command_makes_the_same_experiment(

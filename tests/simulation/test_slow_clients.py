@@ -349,6 +349,14 @@ def test_dead_clients_do_not_stall_rounds_twice_in_a_row(rounds: RoundSettings |
     assert sum(stalled) == 1
 
 
+def test_a_first_probe_with_drop_outs_has_an_end() -> None:
+    """No times are known yet: a drop-out is noticed when its answer would have arrived."""
+    network = Speeds(np.ones(N), dead=[3], deadline="adaptive")
+    sim = simulation(None, network=network, made={"ADCS": adcs.ADCS()})
+    sim.run(1)
+    assert sim.runs[0].ledger.seconds <= 2.0
+
+
 def test_clients_that_become_slower_get_more_time() -> None:
     seconds = np.ones(N)
     network = Speeds(seconds, deadline="adaptive")

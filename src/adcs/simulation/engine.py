@@ -525,7 +525,7 @@ class Simulation:
         for job in replied:
             cost.receive(job.bytes_up, job.is_charged, aggregated=True)
         usable = [job.client for job in replied]
-        flight.participations[usable] += 1
+        flight.take_part(usable, self.server_round)
         failed = flight.give_up(end)
         flight.record(replied, failed)
         self._record_failures(run, "training", [*usable, *failed], usable)
@@ -688,6 +688,7 @@ class Simulation:
                 record["counts"] = run.counts.copy()
                 if run.in_flight is not None:
                     record["participations"] = run.in_flight.participations.copy()
+                    record["longest_waits"] = run.in_flight.longest_waits(self.server_round)
             records.append(record)
         return records
 

@@ -110,6 +110,10 @@ class InFlight:
         Learned deadlines, of probes and of training.
     participations
         How often each client's reply has been aggregated.
+    last_participation
+        The round of the last of them, -1 without any.
+    longest_wait
+        The most rounds in a row in which each client took no part, up to its last participation.
 
     Examples
     --------
@@ -133,6 +137,24 @@ class InFlight:
         self.jobs: list[Job] = []
         self.deadlines: dict[Stage, Deadlines] = {"probe": Deadlines(), "training": Deadlines()}
         self.participations: IndexArray = np.zeros(clients, dtype=np.intp)
+        self.last_participation: IndexArray = np.full(clients, -1, dtype=np.intp)
+        self.longest_wait: IndexArray = np.zeros(clients, dtype=np.intp)
+
+    def take_part(self, clients: list[int], server_round: int) -> None:
+        """Record that replies of clients are aggregated."""
+        self.longest_wait[clients] = self.longest_waits(server_round)[clients]
+        self.last_participation[clients] = server_round
+        self.participations[clients] += 1
+
+    def longest_waits(self, server_round: int) -> IndexArray:
+        """Return the most rounds in a row without each client, of those before this round.
+
+        >>> flight = InFlight(clients=2)
+        >>> flight.take_part([0], server_round=4)
+        >>> flight.longest_waits(server_round=6)
+        array([4, 6])
+        """
+        return np.maximum(self.longest_wait, server_round - 1 - self.last_participation)
 
     def free(self, available: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
         """Return the available clients that are not at work, as given if nobody is."""
@@ -224,6 +246,8 @@ class InFlight:
             "jobs": [_job_state(job) for job in self.jobs],
             "deadlines": {stage: each.state() for stage, each in self.deadlines.items()},
             "participations": self.participations,
+            "last_participation": self.last_participation,
+            "longest_wait": self.longest_wait,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -232,6 +256,8 @@ class InFlight:
         for stage, each in self.deadlines.items():
             each.restore(state["deadlines"][stage])
         self.participations = np.array(state["participations"])
+        self.last_participation = np.array(state["last_participation"])
+        self.longest_wait = np.array(state["longest_wait"])
 
 
 NEVER = -1.0

@@ -371,8 +371,9 @@ def command_of(experiment: Experiment) -> str:
         for each in SETTINGS.values():
             if each.section != name or section is None or name == "network":
                 continue
-            value = getattr(section, each.key)
-            if value is None or value == getattr(getattr(usual, name), each.key):
+            value, before = getattr(section, each.key), getattr(usual, name)
+            default = each.default if before is None else getattr(before, each.key)
+            if value is None or value == default:
                 continue
             option = f"--{each.option.replace('_', '-')}"
             words += [option] if value is True else [option, str(value)]
