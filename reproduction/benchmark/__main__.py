@@ -28,6 +28,7 @@ from reproduction.folder import (
     write_text,
 )
 
+
 def run_case(
     folder: ResultFolder, case: Case, given: argparse.Namespace, known: Results
 ) -> list[Row]:
