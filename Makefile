@@ -27,10 +27,12 @@ slow: $(READY)-run
 uniform: $(READY)-torch
 	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
 
-# TIER=full for all cases, SCHEDULER=mine.py:Mine for one's own, PUBLISHED=1 to take the others' results as published.
+# TIER=full for all cases, SCHEDULER=mine.py:Mine for one's own, PUBLISHED=1 to take the others' results as published,
+# AGAIN=LiveADCS to run one scheduler of the table again, PUBLISH=1 to renew results.csv and docs/evidence/benchmark.md.
 benchmark: $(READY)-torch
 	$(BIN)/python -m reproduction.benchmark $(ONLY) $(REPRODUCTION) $(if $(TIER),--tier $(TIER)) \
-		$(if $(SCHEDULER),--scheduler '$(SCHEDULER)') $(if $(PUBLISHED),--published)
+		$(if $(SCHEDULER),--scheduler '$(SCHEDULER)') $(if $(PUBLISHED),--published) \
+		$(if $(AGAIN),--again $(AGAIN)) $(if $(PUBLISH),--publish)
 
 federation simulation: $(READY)-flower
 	$(BIN)/python examples/flower-fashion-mnist/run.py $@

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from adcs.experiments import curves
+from reproduction.benchmark.page import PUBLISHED, write_page
 from reproduction.benchmark.protocol import (
     BASELINE,
-    FOLDER,
+    TUNED,
     Case,
     case_names,
     cases_of,
@@ -28,42 +28,51 @@ from reproduction.folder import (
     write_text,
 )
 
-PUBLISHED = FOLDER / "results.csv"
-"""The rows of the full tier, as on the page."""
 
+def run_case(
+    folder: ResultFolder, case: Case, given: argparse.Namespace, known: Results
+) -> list[Row]:
+    """Make the runs of a case that are missing, and return their rows.
 
-def best_of_grids(folder: ResultFolder, case: Case) -> dict[str, str]:
-    """Return each tuned scheduler's best spec by worst 20 % on the seed of the grids."""
-    run = case.grid_run()
-    if run is None:
-        return {}
-    _, records = folder.read(run)
-    found = {label: float(v.mean()) for label, v in curves(records, "worst20").last().items()}
-    best = {}
-    for name, specs in protocol()["grids"]["specs"].items():
-        best[name] = max([name, *specs], key=lambda spec: found[spec])
-    return best
-
-
-def run_case(folder: ResultFolder, case: Case, given: argparse.Namespace) -> list[Row]:
-    """Make the runs of a case that are missing, and return its rows."""
-    own = given.scheduler
-    if given.published:
-        runs = [case.run("baseline", {BASELINE: BASELINE})]
-        runs += [case.own_run(own)] if own else []
-    else:
-        runs = [*case.default_runs(), *([case.own_run(own)] if own else [])]
-        if not given.quick and (grid := case.grid_run()) is not None:
-            folder.execute([grid], given.jobs)
-            if (tuned := case.tuned_run(best_of_grids(folder, case))) is not None:
-                runs.append(tuned)
+    Parameters
+    ----------
+    folder
+        Where the runs are.
+    case
+        The case.
+    given
+        The options of the command line.
+    known
+        Results so far, and the published ones where only some schedulers are run.
+    """
+    runs = case.runs(given.only)
+    if given.scheduler:
+        runs.append(case.own_run(given.scheduler))
+    if not runs:
+        return []
     folder.execute(runs, given.jobs)
     records = [record for run in runs for record in folder.read(run)[1]]
-    rows = rows_of(case.name, records)
-    if given.published:
-        held = [r for r in read_rows(PUBLISHED) if r.case == case.name]
-        rows = [*held, *(row for row in rows if row.scheduler != BASELINE)]
-    return rows
+    has_baseline = any(BASELINE in run.schedulers for run in runs)
+    if has_baseline and case.name == case.synchronous:
+        return rows_of(case.name, records)
+    if case.synchronous not in known.cases:
+        raise ValueError(f"{case.name} needs {case.synchronous}, which has no results: name it too")
+    return rows_of(case.name, records, known.target(case.synchronous))
+
+
+def publish(rows: Sequence[Row]) -> None:
+    """Put rows in the place of the published ones of the same case and scheduler."""
+    held = read_rows(PUBLISHED) if PUBLISHED.is_file() else []
+    replaced = {(row.case, row.scheduler) for row in rows}
+    kept = [row for row in held if (row.case, row.scheduler) not in replaced]
+    order = {name: i for i, name in enumerate(case_names())}
+    merged = Results([*kept, *rows])
+    labels = {case: Case(case).labels() for case in merged.cases}
+    ordered = [row for row in merged.rows if row.scheduler in labels[row.case]]
+    ordered.sort(key=lambda r: (order[r.case], labels[r.case].index(r.scheduler), r.seed))
+    write_rows(PUBLISHED, ordered)
+    for path in write_page(Results(ordered)):
+        print(f"wrote {path}", file=sys.stderr)
 
 
 def print_overview(results: Results, own: str | None) -> None:
@@ -86,29 +95,63 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--published", action="store_true", help="take the others' results from results.csv"
     )
+    parser.add_argument(
+        "--again",
+        metavar="NAME",
+        nargs="+",
+        help="run these schedulers of the table only; take the others' results from results.csv",
+    )
+    parser.add_argument(
+        "--publish", action="store_true", help="write results.csv and docs/evidence/benchmark.md"
+    )
     given = parser.parse_args(arguments)
-    given.quick = given.tier == "quick"
+    quick = given.tier == "quick"
     declared, overrides = protocol(), overrides_of(given)
-    default: Mapping[bool, Sequence[str]] = {True: declared["quick"]["cases"], False: case_names()}
-    if given.quick:
+    default: Sequence[str] = declared["quick"]["cases"] if quick else case_names()
+    if quick:
         overrides.setdefault("seeds", declared["quick"]["seeds"])
     path = given.out or next_folder("benchmark")
     with one_sentence(f"make benchmark OUT={path}"):
-        if given.published and overrides.keys() - {"data_folder"}:
-            raise ValueError("--published has the full tier's rounds and seeds: use --tier full")
-        folder = ResultFolder.open(
-            path, case_names(), given.outputs, overrides, default[given.quick]
-        )
+        given.only = _only(given)
+        if (given.publish or given.only is not None) and overrides.keys() - {"data_folder"}:
+            raise ValueError(
+                "results.csv has the full tier's rounds and seeds: use --tier full, without others"
+            )
+        folder = ResultFolder.open(path, case_names(), given.outputs, overrides, default)
         print(f"results go to {path}", file=sys.stderr)
-        rows = []
+        rows = [] if given.only is None else _held(folder.outputs, given.only)
         for case in cases_of(folder.outputs, folder.overrides):
-            rows += run_case(folder, case, given)
+            made = run_case(folder, case, given, Results(rows))
+            rows += made
             write_rows(path / "results.csv", rows)
+            if given.publish:
+                publish(made)
         results = Results(rows)
-        write_text(path / "summary.md", summary(results, results.cases))
-        draw(results, results.cases, path / "figures" / "benchmark")
+        cases = [name for name in case_names() if name in results.cases]
+        write_text(path / "summary.md", summary(results, cases))
+        draw(results, cases, path / "figures" / "benchmark")
         print_overview(results, given.scheduler)
         print_end(folder, None)
+
+
+def _only(given: argparse.Namespace) -> list[str] | None:
+    """Return the schedulers of the table that are run; None are all of them."""
+    if given.again is not None:
+        for name in given.again:
+            if name not in protocol()["schedulers"]:
+                raise ValueError(
+                    f"there is no scheduler {name!r}; there are {', '.join(protocol()['schedulers'])}"
+                )
+        return [*given.again, *(f"{name}{TUNED}" for name in given.again)]
+    return [] if given.published else None
+
+
+def _held(cases: Sequence[str], again: Sequence[str]) -> list[Row]:
+    """Return the published rows of cases, without those of schedulers that are run again."""
+    if not PUBLISHED.is_file():
+        raise ValueError(f"{PUBLISHED} does not exist: run the others too")
+    wanted = {*cases, *(Case(name).synchronous for name in cases)}
+    return [r for r in read_rows(PUBLISHED) if r.case in wanted and r.scheduler not in again]
 
 
 if __name__ == "__main__":

@@ -21,12 +21,12 @@ TUNED = " (tuned)"
 
 @dataclass(frozen=True)
 class Case:
-    """A case: data, clients, model and training.
+    """A case: data, clients, model, training, and how rounds end.
 
     Attributes
     ----------
     name
-        The name of its file.
+        The name of its file, or of one of the `modes` of protocol.toml.
     overrides
         Settings that replace the file's.
 
@@ -37,26 +37,48 @@ class Case:
     ('Letter, Dirichlet(0.3), MLP, E = 5', False)
     >>> case.spec("PowerOfChoice(candidates={half})")
     'PowerOfChoice(candidates=50)'
+    >>> Case("digits-mlp-buffered").synchronous
+    'digits-mlp'
     """
 
     name: str
     overrides: Mapping[str, Any] | None = None
 
     @property
+    def synchronous(self) -> str:
+        """The name of the same case with rounds that wait for everybody."""
+        declared = protocol()["modes"]["cases"].get(self.name)
+        return self.name if declared is None else str(declared["case"])
+
+    @property
+    def mode(self) -> str:
+        """How its rounds end, in a word."""
+        if self.name == self.synchronous:
+            return "synchronous"
+        return self.name.removeprefix(f"{self.synchronous}-")
+
+    @property
     def file(self) -> Path:
         """The TOML file of the case."""
-        return FOLDER / "cases" / f"{self.name}.toml"
+        return FOLDER / "cases" / f"{self.synchronous}.toml"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that replace the file's."""
+        declared = protocol()["modes"]["cases"].get(self.name, {})
+        own = {key: value for key, value in declared.items() if key != "case"}
+        return {**own, **quick_look(self.overrides or {})}
 
     @cached_property
     def experiment(self) -> Experiment:
         """The settings of the case, without schedulers."""
-        declared = Experiment(**read_toml(self.file))
-        return declared.replace(**quick_look(self.overrides or {}))
+        return Experiment(**read_toml(self.file)).replace(**self.settings)
 
     @property
     def title(self) -> str:
         """The case in words, from the first line of its file."""
-        return self.file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        words = self.file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        return words if self.name == self.synchronous else f"{words}; {self.mode}"
 
     @property
     def is_network(self) -> bool:
@@ -71,41 +93,39 @@ class Case:
         )
 
     def labels(self) -> list[str]:
-        """Return the schedulers that are compared at their papers' defaults."""
+        """Return the schedulers that are compared, those at the best of a grid last."""
         declared = protocol()
         names = list(declared["schedulers"])
-        return (
-            [n for n in names if n in declared["cases"]["on_networks"]]
-            if self.is_network
-            else names
-        )
+        if self.is_network:
+            return [name for name in names if name in declared["cases"]["on_networks"]]
+        if self.name != self.synchronous:
+            return [name for name in names if name in declared["modes"]["schedulers"]]
+        return [*names, *(f"{name}{TUNED}" for name in declared["tuned"])]
 
     def run(self, group: str, schedulers: Mapping[str, str], **settings: Any) -> Run:
         """Return the run of some schedulers."""
         specs = {label: self.spec(template) for label, template in schedulers.items()}
-        options = {**quick_look(self.overrides or {}), **settings}
-        return Run(f"{self.name}-{group}", self.file, options, specs)
+        return Run(f"{self.name}-{group}", self.file, {**self.settings, **settings}, specs)
 
-    def default_runs(self) -> list[Run]:
-        """Return the runs of all schedulers at their defaults; ours is a run of its own."""
-        declared = protocol()["schedulers"]
-        rivals = {label: declared[label] for label in self.labels() if label != OURS}
-        return [self.run("rivals", rivals), self.run("live", {OURS: declared[OURS]})]
+    def runs(self, labels: Sequence[str] | None = None) -> list[Run]:
+        """Return the runs of schedulers, by default of all; ours is a run of its own.
 
-    def grid_run(self) -> Run | None:
-        """Return the run over the grids on a seed of its own; None for networks."""
-        if self.is_network:
-            return None
-        grids = protocol()["grids"]
-        specs = {spec: spec for found in grids["specs"].values() for spec in found}
-        declared = protocol()["schedulers"]
-        specs = {**{name: declared[name] for name in grids["specs"]}, **specs}
-        return self.run("grids", specs, seeds=1, first_seed=grids["seed"])
-
-    def tuned_run(self, best: Mapping[str, str]) -> Run | None:
-        """Return the run of the best settings, for schedulers that are better than by default."""
-        chosen = {f"{name}{TUNED}": spec for name, spec in best.items() if spec != name}
-        return self.run("tuned", chosen) if chosen else None
+        >>> [run.name for run in Case("letter").runs()]
+        ['letter-rivals', 'letter-live', 'letter-tuned']
+        >>> [run.name for run in Case("letter").runs(["LiveADCS", "Oort"])]
+        ['letter-Oort', 'letter-live']
+        """
+        declared = protocol()
+        specs = dict(declared["schedulers"])
+        specs.update({f"{name}{TUNED}": spec for name, spec in declared["tuned"].items()})
+        wanted = self.labels() if labels is None else [n for n in self.labels() if n in labels]
+        rivals = {n: specs[n] for n in wanted if n in declared["schedulers"] and n != OURS}
+        groups = {
+            "rivals" if labels is None else "-".join(rivals): rivals,
+            "live": {OURS: specs[OURS]} if OURS in wanted else {},
+            "tuned": {n: specs[n] for n in wanted if n.endswith(TUNED)},
+        }
+        return [self.run(group, held) for group, held in groups.items() if held]
 
     def own_run(self, spec: str) -> Run:
         """Return the run of a user's scheduler."""
@@ -131,9 +151,10 @@ def protocol() -> dict[str, Any]:
 
 
 def case_names() -> tuple[str, ...]:
-    """Return the names of all cases, those on which choices were made first."""
-    declared = protocol()["cases"]
-    return (*declared["development"], *declared["held_out"])
+    """Return the names of all cases: those on which choices were made, the others, the modes."""
+    declared = protocol()
+    cases = declared["cases"]
+    return (*cases["development"], *cases["held_out"], *declared["modes"]["cases"])
 
 
 def cases_of(names: Sequence[str], overrides: Mapping[str, Any]) -> list[Case]:

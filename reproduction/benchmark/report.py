@@ -6,18 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from adcs.experiments import (
+    LEVEL,
     corrected,
     estimate,
     format_difference,
     format_estimate,
     markdown_table,
 )
-from reproduction.benchmark.protocol import BASELINE, OURS, TUNED, Case, protocol
+from reproduction.benchmark.protocol import BASELINE, OURS, Case, protocol
 from reproduction.benchmark.results import METRICS, Results, format_reached
 from reproduction.uniform import MARGIN
 
@@ -96,87 +96,128 @@ def case_table(results: Results, case: str) -> str:
     return markdown_table(heads, lines)
 
 
+def shown(results: Results, case: str, field: str = "worst20") -> dict[str, int]:
+    """Return for each scheduler 1 or -1 if it is shown to be above or below Uniform, otherwise 0.
+
+    Shown: the p-value of the paired test, corrected by Holm's method for all schedulers of the
+    case, is below 0.05.
+    """
+    labels = [label for label in results.schedulers(case) if label != BASELINE]
+    differences = {label: results.difference(case, label, field) for label in labels}
+    p = corrected(differences)
+    return {
+        label: int(np.sign(found.mean)) if p.get(label, 1.0) < LEVEL else 0
+        for label, found in differences.items()
+    }
+
+
+def rivals(results: Results, cases: Sequence[str]) -> list[str]:
+    """Return the schedulers of some cases without the baseline."""
+    labels = dict.fromkeys(label for case in cases for label in results.schedulers(case))
+    return [label for label in labels if label != BASELINE]
+
+
+def gain(results: Results, cases: Sequence[str], label: str, field: str = "worst20") -> float:
+    """Return a scheduler's mean difference to Uniform over those of the cases that it has."""
+    on = [case for case in cases if label in results.schedulers(case)]
+    return float(np.mean([results.difference(case, label, field).mean for case in on]))
+
+
+def traffic(results: Results, cases: Sequence[str], label: str) -> float:
+    """Return a scheduler's mean traffic over cases, as a multiple of Uniform's."""
+    on = [case for case in cases if label in results.schedulers(case)]
+    return float(np.mean([results.traffic_ratio(case, label) for case in on]))
+
+
 def overview(results: Results, cases: Sequence[str]) -> str:
     """Return one line for each scheduler: how often it is above and below Uniform, and its cost."""
-    labels = dict.fromkeys(label for case in cases for label in results.schedulers(case))
+    signs = {case: shown(results, case) for case in cases}
     lines = []
-    for label in labels:
-        if label == BASELINE:
-            continue
+    for label in rivals(results, cases):
         on = [case for case in cases if label in results.schedulers(case)]
-        found = {m: [results.difference(case, label, m) for case in on] for m in METRICS}
-        above = sum(_surely(each) > 0 for each in found["worst20"])
-        below = sum(_surely(each) < 0 for each in found["worst20"])
-        ratio = float(np.mean([results.traffic_ratio(case, label) for case in on]))
-        means = [f"{np.mean([each.mean for each in found[m]]):+.3f}" for m in METRICS]
-        lines.append([label, str(len(on)), *means, str(above), str(below), f"{ratio:.2f}"])
+        means = [f"{gain(results, on, label, m):+.3f}" for m in METRICS]
+        above = sum(signs[case][label] > 0 for case in on)
+        below = sum(signs[case][label] < 0 for case in on)
+        cost = f"{traffic(results, on, label):.2f}"
+        lines.append([label, str(len(on)), *means, str(above), str(below), cost])
     lines.sort(key=lambda line: -float(line[3]))
     heads = ["scheduler", "cases", "worst", "worst 20 %", "average"]
-    heads += ["surely above", "surely below", "traffic / Uniform's"]
+    heads += ["shown above", "shown below", "traffic / Uniform's"]
     return markdown_table(heads, lines)
 
 
-def _surely(found: Any) -> int:
-    """Return 1, -1 or 0: an interval wholly above zero, wholly below, or neither."""
-    if found.half is None:
-        return 0
-    return int(found.low > 0.0) - int(found.high < 0.0)
+def verdict_table(results: Results, case: str, ours: str = OURS) -> str:
+    """Return the verdicts on a scheduler as a table."""
+    lines = [
+        [v.requirement, "yes" if v.holds else "**no**", v.found] for v in judge(results, case, ours)
+    ]
+    return markdown_table([f"{ours}:", "holds", "difference"], lines)
 
 
 def summary(results: Results, cases: Sequence[str]) -> str:
     """Return all tables and verdicts as Markdown."""
-    declared = protocol()["cases"]
     parts = ["# Benchmark of client schedulers"]
     parts.append(
-        "Mean differences to Uniform over the cases of each scheduler. *Surely*: the 95 % interval "
-        "of the worst 20 % excludes zero."
+        "Mean differences to Uniform over the cases of each scheduler. *Shown*: the p-value of the "
+        f"worst 20 %, paired and corrected by Holm's method, is below {LEVEL}."
     )
     parts += [overview(results, cases), "![benchmark](figures/benchmark.png)"]
-    for case in cases:
-        kind = "choices were made on it" if case in declared["development"] else "held out"
-        parts += [f"## {Case(case).title}", f"{Case(case).experiment.in_words()}; {kind}."]
-        parts.append(case_table(results, case))
-        if OURS in results.schedulers(case):
-            lines = [
-                [v.requirement, "yes" if v.holds else "**no**", v.found]
-                for v in judge(results, case)
-            ]
-            parts.append(markdown_table([f"{OURS}:", "holds", "difference"], lines))
+    parts += [case_section(results, case) for case in cases]
     return "\n\n".join(parts)
 
 
-def draw(results: Results, cases: Sequence[str], stem: Path) -> list[Path]:
-    """Draw worst 20 % minus Uniform's for each scheduler and case, and the traffic beside it."""
+def case_section(results: Results, case: str) -> str:
+    """Return the table of a case and the verdicts on ours, with a heading."""
+    development = Case(case).synchronous in protocol()["cases"]["development"]
+    kind = "choices were made on it" if development else "held out"
+    parts = [f"## {Case(case).title}", f"{Case(case).experiment.in_words()}; {kind}."]
+    parts.append(case_table(results, case))
+    if OURS in results.schedulers(case):
+        parts.append(verdict_table(results, case))
+    return "\n\n".join(parts)
+
+
+def is_cheap(results: Results, cases: Sequence[str], label: str) -> bool:
+    """Return whether a scheduler's traffic is that of Uniform, within 5 % on average over cases."""
+    return traffic(results, cases, label) <= CHEAP
+
+
+def draw(results: Results, cases: Sequence[str], stem: Path, *suffixes: str) -> list[Path]:
+    """Draw worst 20 % minus Uniform's for each scheduler and case, and the traffic beside it.
+
+    Parameters
+    ----------
+    results
+        The results.
+    cases
+        The columns.
+    stem
+        The files, without their suffixes.
+    suffixes
+        Of the files; .png and .pdf by default.
+    """
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
-    labels = [
-        label
-        for label in dict.fromkeys(n for case in cases for n in results.schedulers(case))
-        if label != BASELINE
-    ]
-
-    def mean(label: str) -> float:
-        on = [case for case in cases if label in results.schedulers(case)]
-        return float(np.mean([results.difference(case, label, "worst20").mean for case in on]))
-
-    labels.sort(key=lambda label: (label.endswith(TUNED), -mean(label)))
+    labels = rivals(results, cases)
+    labels.sort(key=lambda n: (not is_cheap(results, cases, n), -gain(results, cases, n)))
+    cheap = sum(is_cheap(results, cases, label) for label in labels)
     values = np.full((len(labels), len(cases)), np.nan)
     for i, label in enumerate(labels):
         for j, case in enumerate(cases):
             if label in results.schedulers(case):
                 values[i, j] = results.difference(case, label, "worst20").mean
     figure = Figure(
-        figsize=(3.2 + 0.85 * len(cases), 1.8 + 0.33 * len(labels)), layout="constrained"
+        figsize=(4.2 + 0.72 * len(cases), 2.2 + 0.29 * len(labels)), layout="constrained"
     )
-    ax, side = figure.subplots(1, 2, width_ratios=[len(cases), 2.2], sharey=True)
+    ax, side = figure.subplots(1, 2, width_ratios=[len(cases), 2.6], sharey=True)
     top = 0.15
-    shown = ax.imshow(values, cmap="PuOr", vmin=-top, vmax=top, aspect="auto")
-    for i, label in enumerate(labels):
-        for j, case in enumerate(cases):
+    drawn = ax.imshow(values, cmap="PuOr", vmin=-top, vmax=top, aspect="auto")
+    for j, case in enumerate(cases):
+        signs = shown(results, case)
+        for i, label in enumerate(labels):
             if np.isnan(values[i, j]):
                 continue
-            sure = _surely(results.difference(case, label, "worst20")) != 0
-            dark = abs(values[i, j]) > 0.6 * top
             ax.text(
                 j,
                 i,
@@ -184,36 +225,40 @@ def draw(results: Results, cases: Sequence[str], stem: Path) -> list[Path]:
                 ha="center",
                 va="center",
                 fontsize=8,
-                color="white" if dark else "black",
-                fontweight="bold" if sure else "normal",
+                color="white" if abs(values[i, j]) > 0.6 * top else "black",
+                fontweight="bold" if signs[label] else "normal",
             )
-    ax.set_xticks(range(len(cases)), [_short(case) for case in cases], rotation=40, ha="right")
+        best = values[:cheap, j]
+        if best.size and np.isfinite(best).any() and np.nanmax(best) > 0.0:
+            at = (j - 0.48, int(np.nanargmax(best)) - 0.46)
+            ax.add_patch(Rectangle(at, 0.96, 0.92, fill=False, linewidth=2.0))
+    names = [f"{case}{'' if case in _development() else ' *'}" for case in cases]
+    ax.set_xticks(range(len(cases)), names, rotation=40, ha="right")
     ax.set_yticks(range(len(labels)), labels)
     for text, label in zip(ax.get_yticklabels(), labels, strict=True):
         text.set_fontweight("bold" if label == OURS else "normal")
-    ratios = [
-        np.mean([results.traffic_ratio(c, label) for c in cases if label in results.schedulers(c)])
-        for label in labels
-    ]
-    side.barh(range(len(labels)), ratios, color="0.6")
+    side.barh(range(len(labels)), [traffic(results, cases, n) for n in labels], color="0.6")
     side.set_xscale("log")
+    side.set_xlim(0.5, 12)
     side.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
     side.minorticks_off()
     side.axvline(1.0, color="black", linewidth=0.8)
-    side.set_xlabel("traffic, multiple of Uniform's")
-    figure.colorbar(shown, ax=side, label="worst 20 % minus Uniform's", extend="both")
+    side.set_xlabel("traffic, multiple\nof Uniform's")
+    for each in (ax, side):
+        each.axhline(cheap - 0.5, color="black", linewidth=1.5)
+    figure.colorbar(drawn, ax=side, label="worst 20 % minus Uniform's", extend="both")
     figure.suptitle(
-        "Accuracy of the worst-off fifth of the clients, minus that with random cohorts "
-        "(bold: 95 % interval excludes zero)",
+        "Accuracy of the worst-off fifth of the clients, minus that with Uniform.\n"
+        "Above the line: traffic of Uniform; frame: the best of these. Bold: shown (Holm). "
+        "*: held out",
         fontsize=10,
     )
     stem.parent.mkdir(parents=True, exist_ok=True)
-    files = [stem.with_suffix(".png"), stem.with_suffix(".pdf")]
+    files = [stem.with_suffix(suffix) for suffix in suffixes or (".png", ".pdf")]
     for file in files:
         figure.savefig(file, dpi=150)
     return files
 
 
-def _short(case: str) -> str:
-    held_out = case in protocol()["cases"]["held_out"]
-    return f"{case}{' *' if held_out else ''}"
+def _development() -> list[str]:
+    return list(protocol()["cases"]["development"])

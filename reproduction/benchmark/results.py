@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -31,8 +31,8 @@ class Row:
     updates, bytes, seconds
         Costs of the whole run.
     bytes_to_reach, seconds_to_reach
-        Costs until the average accuracy is at least Uniform's final one of the same seed; infinity
-        if it never is.
+        Costs until the average accuracy is at least Uniform's final one of the same seed, with
+        rounds that wait for everybody; infinity if it never is.
     """
 
     case: str
@@ -48,11 +48,25 @@ class Row:
     seconds_to_reach: float
 
 
-def rows_of(case: str, records: Sequence[Record]) -> list[Row]:
-    """Return the rows of a case from the records of all its runs, the baseline's included."""
+def rows_of(
+    case: str, records: Sequence[Record], target: Mapping[int, float] | None = None
+) -> list[Row]:
+    """Return the rows of a case from the records of all its runs.
+
+    Parameters
+    ----------
+    case
+        Its name.
+    records
+        The records.
+    target
+        The average accuracy to be reached, by seed; by default the baseline's final one.
+    """
     last = {field: curves(records, field).last() for field in (*METRICS, *COSTS)}
-    reached = {cost: cost_to_reach(records, cost) for cost in ("bytes", "seconds")}
     seeds = curves(records, "average").seeds
+    if target is None:
+        target = dict(zip(seeds, last["average"][BASELINE], strict=True))
+    reached = {cost: cost_to_reach(records, cost, target) for cost in ("bytes", "seconds")}
     return [
         Row(
             case,
@@ -68,13 +82,12 @@ def rows_of(case: str, records: Sequence[Record]) -> list[Row]:
 
 
 def cost_to_reach(
-    records: Sequence[Record], cost: str, field: str = "average", baseline: str = BASELINE
+    records: Sequence[Record], cost: str, target: Mapping[int, float]
 ) -> dict[str, NDArray[np.float64]]:
-    """Return each scheduler's cost until the baseline's final accuracy, seed by seed.
+    """Return each scheduler's cost until its average accuracy is a target, seed by seed.
 
-    The cost is that of the first evaluation at which the accuracy is at least the baseline's final
-    one of the same seed; infinity if there is none. The final accuracy is the mean over the last
-    tenth of evaluations, as in tables.
+    The cost is that of the first evaluation at which the accuracy is at least the target of the
+    seed; infinity if there is none.
 
     Examples
     --------
@@ -83,14 +96,14 @@ def cost_to_reach(
     ...     return {**place, "average": average, "seconds": seconds}
     >>> slow = [record("Uniform", r, r / 10, 3.0 * r) for r in range(5)]
     >>> fast = [record("Oort", r, r / 5, 1.0 * r) for r in range(5)]
-    >>> cost_to_reach([*slow, *fast], "seconds")
+    >>> cost_to_reach([*slow, *fast], "seconds", {0: 0.4})
     {'Uniform': array([12.]), 'Oort': array([2.])}
     """
-    found, costs = curves(records, field), curves(records, cost)
-    target = found.last()[baseline]
+    found, costs = curves(records, "average"), curves(records, cost)
+    targets = np.array([target[seed] for seed in found.seeds])
     spent = {}
     for label, values in found.values.items():
-        reached = values >= target[:, None]
+        reached = values >= targets[:, None]
         first = reached.argmax(axis=1)
         at = costs.values[label][np.arange(first.size), first]
         spent[label] = np.where(reached.any(axis=1), at, np.inf)
@@ -139,6 +152,18 @@ class Results:
     def rows(self) -> list[Row]:
         """All rows."""
         return [r for c in self._rows.values() for s in c.values() for r in s.values()]
+
+    def of_seeds(self, count: int, cases: Collection[str]) -> Results:
+        """Return the results of some cases with their first seeds only."""
+        kept = []
+        for case in cases:
+            seeds = sorted({r.seed for s in self._rows[case].values() for r in s.values()})[:count]
+            kept += [r for r in self.rows if r.case == case and r.seed in seeds]
+        return Results(kept)
+
+    def target(self, case: str) -> dict[int, float]:
+        """Return the baseline's final average accuracy, by seed."""
+        return {seed: row.average for seed, row in self._rows[case][BASELINE].items()}
 
     def schedulers(self, case: str) -> list[str]:
         """Return the schedulers of a case."""
@@ -193,4 +218,4 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _text(value: object) -> object:
-    return f"{value:.7g}" if isinstance(value, float) and math.isfinite(value) else value
+    return f"{value:.10g}" if isinstance(value, float) and math.isfinite(value) else value
