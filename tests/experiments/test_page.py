@@ -150,25 +150,74 @@ def rows_of(values: dict[str, tuple[float, float]], seeds: int) -> list[Any]:
 def test_the_proposed_scheduler_is_the_one_that_serves_the_worst_off() -> None:
     sure = rows_of({"Uniform": (0.3, 0.8), "ADCS": (0.5, 0.79), "Low": (0.9, 0.5)}, 5)
     assert proposed(sure).label == "ADCS"  # type: ignore[union-attr]
-    first, second = which_scheduler(sure, "Uniform", 5)
-    assert first == "Use ADCS."
-    assert "p < 0.001" in second
-    values = {"Uniform": [0.30, 0.32, 0.34, 0.28, 0.31], "ADCS": [0.36, 0.27, 0.35, 0.31, 0.30]}
-    end = {"server_round": 9, "average": 0.8}
+    advice = which_scheduler(sure, "Uniform")
+    assert advice.label == "ADCS"
+    assert advice.sentences[0].startswith("Use ADCS: it serves the worst-off clients better")
+    assert "p < 0.001" in advice.sentences[1]
+    best = which_scheduler(rows_of({"Uniform": (0.5, 0.8), "ADCS": (0.3, 0.8)}, 5), "Uniform")
+    assert best.label == "Uniform"
+    assert best.sentences[0].startswith("Use Uniform: ")
+    one = which_scheduler(rows_of({"Uniform": (0.3, 0.8), "ADCS": (0.5, 0.8)}, 1), "Uniform")
+    assert one.label == "ADCS"
+    assert "as far as one seed can tell" in one.sentences[0]
+    assert "--seeds 5" in one.sentences[1]
+    assert which_scheduler([], "Uniform").sentences == ["No accuracy of clients is recorded yet."]
+
+
+def rows_by_seed(worst20: dict[str, list[float]], average: dict[str, float]) -> list[Any]:
     lines = [
-        {**end, "scheduler": label, "seed": seed, "worst20": value}
-        for label, found in values.items()
+        {
+            "scheduler": label,
+            "seed": seed,
+            "server_round": 9,
+            "worst20": value,
+            "average": average[label],
+        }
+        for label, found in worst20.items()
         for seed, value in enumerate(found)
     ]
-    level = summarise(lines, list(values), "Uniform")
+    return summarise(lines, list(worst20), "Uniform")
+
+
+def test_the_baseline_is_enough_where_seeds_do_not_tell_it_from_the_best() -> None:
+    values = {"Uniform": [0.30, 0.32, 0.34, 0.28, 0.31], "ADCS": [0.36, 0.27, 0.35, 0.31, 0.30]}
+    level = rows_by_seed(values, {"Uniform": 0.8, "ADCS": 0.8})
     assert proposed(level).label == "ADCS"  # type: ignore[union-attr]
-    assert which_scheduler(level, "Uniform", 5)[0].startswith("Uniform is enough")
-    best = rows_of({"Uniform": (0.5, 0.8), "ADCS": (0.3, 0.8)}, 5)
-    assert which_scheduler(best, "Uniform", 5)[0].startswith("Use Uniform: ")
-    one = which_scheduler(rows_of({"Uniform": (0.3, 0.8), "ADCS": (0.5, 0.8)}, 1), "Uniform", 1)
-    assert "as far as one seed can tell" in one[0]
-    assert "--seeds 5" in one[1]
-    assert which_scheduler([], "Uniform", 1) == ["No accuracy of clients is recorded yet."]
+    advice = which_scheduler(level, "Uniform")
+    assert advice.label == "Uniform"
+    assert advice.sentences[0].startswith("Uniform is enough: over 5 seeds")
+    assert "ADCS comes first, level with Uniform" in advice.sentences[1]
+    lower = which_scheduler(
+        rows_by_seed(
+            {**values, "ADCS": [0.30, 0.32, 0.34, 0.28, 0.32]}, {"Uniform": 0.7, "ADCS": 0.8}
+        ),
+        "Uniform",
+    )
+    assert lower.sentences[0] == "Use ADCS: its average is better than that of Uniform."
+
+
+def test_schedulers_that_seeds_do_not_tell_from_the_proposed_one_are_named() -> None:
+    rows = rows_by_seed(
+        {
+            "Uniform": [0.30, 0.31, 0.30, 0.29, 0.30],
+            "ADCS": [0.50, 0.52, 0.51, 0.49, 0.50],
+            "LiveADCS": [0.49, 0.53, 0.51, 0.48, 0.50],
+            "OCS": [0.40, 0.41, 0.40, 0.39, 0.40],
+        },
+        dict.fromkeys(["Uniform", "ADCS", "LiveADCS", "OCS"], 0.8),
+    )
+    advice = which_scheduler(rows, "Uniform")
+    assert advice.label == "ADCS"
+    assert advice.sentences[-1].startswith("LiveADCS is level with it: ")
+    assert "OCS" not in " ".join(advice.sentences)
+
+
+def test_an_unfinished_run_counts_the_seeds_that_are_recorded() -> None:
+    rows = rows_by_seed(
+        {"Uniform": [0.3, 0.3], "ADCS": [0.5], "OCS": []},
+        {"Uniform": 0.8, "ADCS": 0.8},
+    )
+    assert which_scheduler(rows, "Uniform").sentences[0] == "Use ADCS, as far as one seed can tell."
 
 
 def test_nobody_is_left_behind_where_all_are_level() -> None:

@@ -441,7 +441,10 @@ def plane(cosines: Float64Array) -> Float64Array:
 
         values, vectors = eigsh(centred, k=2, v0=np.cos(np.arange(n, dtype=np.float64)), tol=1e-4)
     else:
-        values, vectors = np.linalg.eigh(centred)
+        from scipy.linalg import eigh
+
+        # Two of all vectors: that also keeps small kernels away from BLAS's threads.
+        values, vectors = eigh(centred, subset_by_index=[n - 2, n - 1])
     order = np.argsort(values)[::-1][:2]
     found: Float64Array = vectors[:, order] * np.sqrt(np.maximum(values[order], 0.0))
     largest = np.abs(found).argmax(axis=0)

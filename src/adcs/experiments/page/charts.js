@@ -231,9 +231,10 @@ function cells(pen, rows, columns, colour, left, top, w, h) {
 }
 
 function table(heads, rows, caption) {
+  const all = element("div");
+  if (caption) all.appendChild(element("p", caption, { class: "caption" }));
   const box = element("div", null, { class: "scroll", tabindex: "0", role: "region", "aria-label": caption || heads.join(", ") });
-  const made = element("table");
-  if (caption) made.appendChild(element("caption", caption));
+  const made = element("table", null, { "aria-label": caption || heads.join(", ") });
   const head = made.createTHead().insertRow();
   for (const text of heads) head.appendChild(element("th", text, { scope: "col" }));
   const body = made.createTBody();
@@ -242,7 +243,8 @@ function table(heads, rows, caption) {
     cellsOfRow.forEach((text, i) => line.appendChild(element(i ? "td" : "th", text, i ? {} : { scope: "row" })));
   }
   box.appendChild(made);
-  return box;
+  all.appendChild(box);
+  return all;
 }
 
 /* A line through a legend's sample, as SVG, so that it prints sharply. */
@@ -254,5 +256,18 @@ function sample(colour, dash) {
   const parts = { x1: 0, y1: 4, x2: 28, y2: 4, stroke: colour, "stroke-width": 3, "stroke-dasharray": dash.join(" ") };
   for (const [k, v] of Object.entries(parts)) line.setAttribute(k, v);
   svg.appendChild(line);
+  return svg;
+}
+
+/* A mark of the plane for its key, as SVG. */
+function mark(colour, shape) {
+  const space = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(space, "svg");
+  for (const [k, v] of [["width", "14"], ["height", "14"], ["aria-hidden", "true"]]) svg.setAttribute(k, v);
+  const path = document.createElementNS(space, "path");
+  const paths = ["M7 2a5 5 0 1 0 .01 0z", "M2.5 2.5h9v9h-9z", "M7 1.5l5.5 9.5h-11z", "M7 1l6 6l-6 6l-6 -6z"];
+  path.setAttribute("d", paths[shape]);
+  path.setAttribute("fill", colour);
+  svg.appendChild(path);
   return svg;
 }

@@ -8,10 +8,15 @@ from typing import Any
 import numpy as np
 
 from adcs._types import ClientId, Float64Array
-from adcs.experiments import tables
 from adcs.experiments.page.alerts import federation_alerts
 from adcs.experiments.page.reasons import choice_states
-from adcs.experiments.page.simulation import cost_data, curve_data, scheduler_styles
+from adcs.experiments.page.simulation import (
+    cost_data,
+    cost_table,
+    curve_data,
+    result_table,
+    scheduler_styles,
+)
 from adcs.experiments.page.source import RunSource
 from adcs.experiments.page.verdict import headings, who_is_left_behind
 from adcs.experiments.page.views import (
@@ -48,8 +53,7 @@ def federation_page(source: RunSource) -> dict[str, Any]:
     groups, group_names = client_groups(records, clients)
     run = federation_run(label, records, clients, metric)
     rows = summarise(records, [label])
-    heads, cells = tables.summary_table(rows)
-    heads = ["time" if head == "virtual time" else head for head in heads]
+    heads, cells = result_table(rows)
     last = records[-1]["server_round"] if records else 0
     return {
         "kind": "federation",
@@ -64,13 +68,14 @@ def federation_page(source: RunSource) -> dict[str, Any]:
         "curves": curve_data(records, [label], headings(metric), seeds=1),
         "tables": [
             {
-                "title": "Means over the last tenth of rounds; costs are totals",
+                "title": "Means over the last tenth of rounds",
                 "heads": heads,
                 "rows": cells,
                 "note": f"worst, worst 20 %, average and std are of the clients' {metric}.",
             }
         ],
         "costs": cost_data(rows, "time for probes and training"),
+        "cost_table": cost_table(rows, "time for probes and training"),
         "clients": {
             "names": names,
             "groups": groups,
@@ -87,9 +92,26 @@ def federation_page(source: RunSource) -> dict[str, Any]:
         ],
         "versions": config.get("versions", {}),
         "command": None,
+        "made_by": made_by(config),
         "folder": source.folder.path.name,
         "rounds": last,
     }
+
+
+def made_by(config: Mapping[str, Any]) -> str | None:
+    """Return the call that a Flower server app makes for such a federation; None for others.
+
+    >>> scheduler = {"name": "ADCS", "spec": "ADCS(theta=0.5)"}
+    >>> made_by({"engine": "flower", "scheduler": scheduler, "strategy": "FedAvg"})
+    'Scheduled(FedAvg(...), ADCS(theta=0.5), folder=...)'
+    """
+    if config.get("engine") != "flower":
+        return None
+    held = config.get("scheduler") or {}
+    parts = [f"{config.get('strategy', 'strategy')}(...)", str(held.get("spec", "scheduler"))]
+    if "clients_per_round" in config:
+        parts.append(f"clients_per_round={config['clients_per_round']}")
+    return f"Scheduled({', '.join([*parts, 'folder=...'])})"
 
 
 def with_metric(

@@ -175,12 +175,18 @@ function curveBox(field) {
   return { x0, x1, y0: y0 - pad, y1: y1 + pad };
 }
 
-/* Where the round of the slider lies on the axis, for a scheduler. */
-function roundPosition(line) {
-  const rounds = line.x.server_round, xs = line.x[state.axis], now = currentRound();
-  let best = null;
-  rounds.forEach((r, i) => { if (xs[i] !== null && (best === null || Math.abs(r - now) < Math.abs(rounds[best] - now))) best = i; });
-  return best === null ? null : xs[best];
+/* Where a round lies on the axis, for a scheduler: between the points that surround it. */
+function axisAt(line, round) {
+  const rounds = line.x.server_round, xs = line.x[state.axis];
+  if (xs === rounds) return round;
+  let a = null, b = null;
+  for (let i = 0; i < rounds.length; i++) {
+    if (xs[i] === null) continue;
+    if (rounds[i] <= round) a = i;
+    if (rounds[i] >= round) { b = i; break; }
+  }
+  if (a === null || b === null) return a === null ? (b === null ? null : xs[b]) : xs[a];
+  return a === b ? xs[a] : xs[a] + ((xs[b] - xs[a]) * (round - rounds[a])) / (rounds[b] - rounds[a]);
 }
 
 function drawCurves() {
@@ -200,10 +206,11 @@ function drawCurves() {
       pen.fillStyle = s.colour;
       pen.strokeStyle = s.colour;
       if (low) { pen.globalAlpha = mine ? 0.22 : 0.1; band(pen, frame, xs, low, high); }
-      if (state.seeds && D.curves.seeds && state.axis === "server_round") {
+      if (state.seeds && D.curves.seeds) {
         pen.globalAlpha = mine ? 0.6 : 0.25;
         pen.lineWidth = 0.8;
-        for (const ys of D.curves.seeds.lines[s.label][field]) polyline(pen, frame, D.curves.seeds.x, ys);
+        const along = D.curves.seeds.x.map((round) => axisAt(line, round));
+        for (const ys of D.curves.seeds.lines[s.label][field]) polyline(pen, frame, along, ys);
       }
       pen.globalAlpha = 1;
       pen.lineWidth = mine ? 3 : 1.6;
@@ -214,7 +221,7 @@ function drawCurves() {
     pen.lineWidth = 1;
     pen.strokeStyle = css("--ink");
     const line = D.curves.lines[state.label];
-    const x = line ? roundPosition(line) : null;
+    const x = line ? axisAt(line, currentRound()) : null;
     if (x !== null) { pen.beginPath(); pen.moveTo(frame.px(x), frame.top); pen.lineTo(frame.px(x), frame.top + frame.h); pen.stroke(); }
     pen.restore();
     pen.setLineDash([]);
@@ -312,11 +319,15 @@ function showCosts() {
     box.appendChild(list);
     return box;
   }));
+  const held = D.cost_table, full = $("cost-table");
+  full.hidden = !held || held.heads.length < 2;
+  if (!full.hidden) replaceChildren(full.querySelector("div"), [table(held.heads, held.rows, held.title)]);
 }
 
 function showSettings() {
   const parts = [];
   if (D.command) parts.push(element("p", "The command that made it:"), element("pre", D.command));
+  else if (D.made_by) parts.push(element("p", "Made by a server app with:"), element("pre", D.made_by));
   const details = element("details");
   details.appendChild(element("summary", "All settings"));
   details.appendChild(table(["setting", "value"], D.settings, "Settings"));
@@ -339,7 +350,8 @@ function clientColour(i, range) {
   const v = view();
   if (state.colour === "group") {
     const group = D.clients.groups ? D.clients.groups[i] : 0;
-    return { fill: GROUPS[(group || 0) % GROUPS.length], shape: Math.floor((group || 0) / GROUPS.length) % 4 };
+    if (group === null || group === undefined) return { fill: css("--line"), shape: 0 };
+    return { fill: GROUPS[group % GROUPS.length], shape: Math.floor(group / GROUPS.length) % 4 };
   }
   if (state.colour === "reason") {
     const words = D.reason_words, k = words.indexOf(D.reasons[v.states[at(i)]].word);
@@ -383,7 +395,7 @@ function drawPlane() {
       v.extent = far * 1.08;
     }
     const side = Math.min(area.width, area.height), e = v.extent;
-    const scale = side / (2 * e);
+    const scale = (side - 30) / (2 * e);
     frame = { px: (a) => area.width / 2 + a * scale * Math.min(1.6, area.width / side), py: (b) => area.height / 2 - b * scale };
     pen.strokeStyle = css("--line");
     pen.lineWidth = 1;
@@ -441,6 +453,7 @@ function drawPlane() {
     dots.push({ i, x: cx, y: cy, r });
   }
   if (column && state.colour !== "group" && state.colour !== "reason") drawScale(pen, area, range);
+  showKey();
   const missing = n - dots.length;
   const words = [plane
     ? "Each mark is a client, near to those whose updates point the same way (the first two principal components of the kernel)."
@@ -469,6 +482,24 @@ function drawScale(pen, area, range) {
   pen.textAlign = "center";
   pen.textBaseline = "bottom";
   pen.fillText(state.colour === "loss" ? "loss" : D.metric.name, left + w / 2, top - 2);
+}
+
+/* What the colours and shapes of groups or reasons mean, by which clients are there. */
+function showKey() {
+  const entries = [];
+  if (state.colour === "group" && D.clients.groups) {
+    D.clients.group_names.slice(0, 40).forEach((name, k) => entries.push([k, `${D.clients.group_word} ${name}`]));
+    if (D.clients.group_names.length > 40) entries.push([null, `and ${D.clients.group_names.length - 40} more`]);
+  } else if (state.colour === "reason") {
+    const present = byReason();
+    D.reason_words.forEach((word, k) => { if (present.has(word)) entries.push([k, word]); });
+  }
+  replaceChildren($("plane").querySelector(".key"), entries.map(([k, text]) => {
+    const item = element("li");
+    if (k !== null) item.appendChild(mark(GROUPS[k % GROUPS.length], Math.floor(k / GROUPS.length) % 4));
+    item.appendChild(element("span", text));
+    return item;
+  }));
 }
 
 function byReason() {
@@ -552,7 +583,7 @@ function drawKernel() {
   const figure = $("kernel"), canvas = figure.querySelector("canvas"), found = kernelStep();
   figure.hidden = !found;
   if (!found) return;
-  const area = surface(canvas, Math.min(360, Math.max(240, canvas.clientWidth))), pen = area.pen;
+  const area = surface(canvas, Math.min(360, Math.max(120, canvas.clientWidth) - 50)), pen = area.pen;
   const n = found.clients.length, side = Math.min(area.width - 60, area.height - 10);
   const palette = Array.from({ length: 255 }, (_, k) => diverging((k - 127) / 127));
   cells(pen, n, n, (r, c) => palette[Math.round(found.matrix[found.order[r] * n + found.order[c]] * 127) + 127], 4, 4, side, side);

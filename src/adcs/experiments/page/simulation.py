@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import warnings as python_warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from adcs.experiments.config import SETTINGS, Experiment
 from adcs.experiments.page.encoding import numbers, thinned
 from adcs.experiments.page.reasons import choice_states
 from adcs.experiments.page.source import RunSource
-from adcs.experiments.page.verdict import headings, proposed, which_scheduler, who_is_left_behind
+from adcs.experiments.page.verdict import headings, which_scheduler, who_is_left_behind
 from adcs.experiments.page.views import (
     Moment,
     Run,
@@ -74,6 +74,7 @@ def simulation_page(
     records, labels = source.records, list(experiment.schedulers)
     metric, clients = experiment.metric, experiment.partition.clients
     rows = summarise(records, labels, baseline_of(experiment))
+    advice = which_scheduler(rows, baseline_of(experiment))
     names = client_names(source.config, clients)
     groups = source.config.get("groups")
     runs = client_runs(source, experiment, seed)
@@ -82,15 +83,19 @@ def simulation_page(
         "kind": "simulation",
         "title": f"{data_name(experiment)}: {len(labels)} schedulers compared",
         "subtitle": setting(experiment),
-        "verdict": _verdict(rows, runs, experiment, names, groups, seed),
+        "verdict": [
+            *advice.sentences,
+            *_left_behind(advice.label, runs, experiment, source.config, seed),
+        ],
         "notes": list(notes),
         "alerts": [],
         "metric": {"name": CLIENT_METRICS[metric].label, "lower_is_better": lower},
         "schedulers": scheduler_styles(styles_of(experiment.schedulers)),
-        "proposed": row.label if (row := proposed(rows)) else None,
+        "proposed": advice.label,
         "curves": curve_data(records, labels, headings(metric), experiment.run.seeds),
         "tables": _tables(rows, experiment),
         "costs": cost_data(rows),
+        "cost_table": cost_table(rows),
         "clients": {
             "names": names,
             "groups": groups,
@@ -213,7 +218,7 @@ def curve_data(
 
 def _tables(rows: Sequence[Row], experiment: Experiment) -> list[dict[str, Any]]:
     """Return the table of results and the one of paired differences."""
-    heads, cells = tables.summary_table(rows)
+    heads, cells = result_table(rows)
     found = [
         {
             "title": tables.table_title(seeds_of(experiment)),
@@ -233,6 +238,28 @@ def _tables(rows: Sequence[Row], experiment: Experiment) -> list[dict[str, Any]]
             }
         )
     return found
+
+
+def result_table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Return headings and cells of the table without its costs."""
+    costs = {metric.heading for metric in METRICS.values() if metric.cost}
+    return _columns(rows, lambda head: head not in costs)
+
+
+def cost_table(rows: Sequence[Row], time: str = "virtual time") -> dict[str, Any]:
+    """Return the table of costs, with intervals over seeds."""
+    costs = {metric.heading for metric in METRICS.values() if metric.cost}
+    heads, cells = _columns(rows, costs.__contains__)
+    heads = [time if head == METRICS["seconds"].heading else head for head in heads]
+    return {"title": "Costs of the whole run", "heads": heads, "rows": cells}
+
+
+def _columns(
+    rows: Sequence[Row], shown: Callable[[str], bool]
+) -> tuple[list[str], list[list[str]]]:
+    heads, cells = tables.summary_table(rows)
+    kept = [i for i, head in enumerate(heads) if i == 0 or shown(head)]
+    return [heads[i] for i in kept], [[line[i] for i in kept] for line in cells]
 
 
 def cost_data(rows: Sequence[Row], time: str = "virtual time") -> list[dict[str, Any]]:
@@ -310,26 +337,24 @@ def _moment(
     return moment
 
 
-def _verdict(
-    rows: Sequence[Row],
+def _left_behind(
+    label: str | None,
     runs: Sequence[Run],
     experiment: Experiment,
-    names: Sequence[str],
-    groups: Sequence[int] | None,
+    config: Mapping[str, Any],
     seed: int,
 ) -> list[str]:
-    """Return the first sentences of the page."""
-    said = which_scheduler(rows, baseline_of(experiment), experiment.run.seeds)
-    row = proposed(rows)
-    run = next((run for run in runs if row is not None and run.label == row.label), None)
+    """Return the sentences about the clients that the scheduler to use leaves behind."""
+    run = next((run for run in runs if run.label == label), None)
     if run is None or not run.moments:
-        return said
+        return []
     metric = CLIENT_METRICS[experiment.metric]
     served = left_behind(run.moments, metric.lower_is_better)
     counts = next((m.counts for m in reversed(run.moments) if m.counts is not None), None)
+    groups, words = config.get("groups"), group_names(config)
     titles = [
-        f"client {name}" + (f" (group {groups[i]})" if groups else "")
-        for i, name in enumerate(names)
+        f"client {name}" + (f" (group {words[groups[i]]})" if groups else "")
+        for i, name in enumerate(client_names(config, experiment.partition.clients))
     ]
     behind = who_is_left_behind(
         run.label,
@@ -341,7 +366,7 @@ def _verdict(
     )
     if experiment.run.seeds > 1:
         behind = [f"{sentence} (Seed {seed}.)" for sentence in behind]
-    return [*said, *behind]
+    return behind
 
 
 def settings_of(experiment: Experiment) -> list[list[str]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from adcs._types import Float64Array
-from adcs.experiments.statistics import FEWEST, LEVEL, Row, metrics_of
+from adcs.experiments.statistics import FEWEST, LEVEL, Row, estimate, metrics_of
 from adcs.experiments.tables import format_difference, format_number
 from adcs.metrics import CLIENT_METRICS
 
@@ -42,8 +43,17 @@ def proposed(rows: Sequence[Row]) -> Row | None:
     return max(close, key=lambda row: sign * row.cells["worst20"].mean)
 
 
-def which_scheduler(rows: Sequence[Row], baseline: str, seeds: int) -> list[str]:
-    """Return the sentences about which scheduler to use.
+class Advice(NamedTuple):
+    """The scheduler to use, None where nothing is known, and the sentences that say so."""
+
+    label: str | None
+    sentences: list[str]
+
+
+def which_scheduler(rows: Sequence[Row], baseline: str) -> Advice:
+    """Return which scheduler to use.
+
+    It is the proposed one, unless the seeds do not tell it from the baseline.
 
     Parameters
     ----------
@@ -51,46 +61,92 @@ def which_scheduler(rows: Sequence[Row], baseline: str, seeds: int) -> list[str]
         The rows of the table, with differences to the baseline.
     baseline
         The scheduler that others are compared with.
-    seeds
-        The number of seeds of the run.
     """
     row = proposed(rows)
     if row is None:
-        return ["No accuracy of clients is recorded yet."]
-    metric = CLIENT_METRICS[row.metric].label
-    reached = (
-        f"With {row.label}, the worst-off fifth of the clients reaches {metric} "
-        f"{format_number(row.cells['worst20'].mean, 'worst20')} and all clients on average "
-        f"{format_number(row.cells['average'].mean, 'average')}"
-    )
-    base = next((each for each in rows if each.label == baseline), None)
-    if len(rows) == 1 or base is None:
-        return [f"{reached}."]
+        return Advice(None, ["No accuracy of clients is recorded yet."])
+    known = [each for each in rows if each.cells["worst20"].n]
+    base = next((each for each in known if each.label == baseline), None)
+    if len(known) == 1 or base is None:
+        return Advice(row.label, [f"{_reached(row)}."])
     if row.label == baseline:
-        return [
+        first = (
             f"Use {baseline}: none of the others serves the worst-off clients better at about the "
-            "same average.",
-            f"{reached}.",
-        ]
-    against = (
-        f"with {baseline} they reach {format_number(base.cells['worst20'].mean, 'worst20')} and "
-        f"{format_number(base.cells['average'].mean, 'average')}"
-    )
+            "same average."
+        )
+        return Advice(baseline, [first, f"{_reached(row)}.", *_level(known, row)])
+    reached = f"{_reached(row)}; with {baseline} they reach {_both(base)}"
+    difference = row.differences["worst20"]
+    seeds = difference.n
     if seeds < FEWEST:
         how_many = "one seed" if seeds == 1 else f"{seeds} seeds"
-        return [
-            f"Use {row.label}, as far as {how_many} can tell.",
-            f"{reached}; {against}. The order may be chance: --seeds 5 gives intervals and tests.",
-        ]
-    difference, p = row.differences["worst20"], row.p.get("worst20")
-    said = f"{format_difference(difference, p)} for the worst 20 % over {seeds} seeds"
-    if p is None or p >= LEVEL:
-        return [
-            f"{baseline} is enough, as far as {seeds} seeds can tell.",
-            f"The best of the others, {row.label}, is not surely better: {said}. {reached}; "
-            f"{against}.",
-        ]
-    return [f"Use {row.label}.", f"{reached}; {against}. The difference is {said}."]
+        return Advice(
+            row.label,
+            [
+                f"Use {row.label}, as far as {how_many} can tell.",
+                f"{reached}. The order may be chance: --seeds 5 gives intervals and tests.",
+            ],
+        )
+    said = f"{format_difference(difference, row.p['worst20'])} over {seeds} seeds"
+    if _is_better(row, "worst20"):
+        first = f"Use {row.label}: it serves the worst-off clients better than {baseline}."
+    elif _is_better(row, "average"):
+        first = f"Use {row.label}: its average is better than that of {baseline}."
+    else:
+        return Advice(
+            baseline,
+            [
+                f"{baseline} is enough: over {seeds} seeds, no scheduler is surely better for the "
+                "worst-off clients.",
+                f"{row.label} comes first, level with {baseline}: its worst 20 % differ by {said}. "
+                f"{reached}.",
+            ],
+        )
+    return Advice(
+        row.label,
+        [first, f"{reached}. The worst 20 % differ by {said}.", *_level(known, row)],
+    )
+
+
+def _both(row: Row) -> str:
+    worst, average = (format_number(row.cells[f].mean, f) for f in ("worst20", "average"))
+    return f"{worst} and {average}"
+
+
+def _reached(row: Row) -> str:
+    worst, average = (format_number(row.cells[f].mean, f) for f in ("worst20", "average"))
+    return (
+        f"With {row.label}, the worst-off fifth of the clients reaches "
+        f"{CLIENT_METRICS[row.metric].label} {worst} and all clients on average {average}"
+    )
+
+
+def _is_better(row: Row, field: str) -> bool:
+    """Return whether a row differs from the baseline for the better, by the corrected test."""
+    sign = -1.0 if CLIENT_METRICS[row.metric].lower_is_better else 1.0
+    return row.p.get(field, 1.0) < LEVEL and sign * row.differences[field].mean > 0.0
+
+
+def _level(rows: Sequence[Row], row: Row) -> list[str]:
+    """Return a sentence that names the schedulers which the seeds do not tell from this one."""
+    ours = row.cells["worst20"].values
+    level = []
+    for other in rows:
+        theirs = other.cells["worst20"].values
+        if other.label == row.label or len(theirs) != len(ours) or len(ours) < FEWEST:
+            continue
+        difference = estimate([a - b for a, b in zip(ours, theirs, strict=True)])
+        if difference.low <= 0.0 <= difference.high:
+            level.append(other.label)
+    if not level:
+        return []
+    *most, last = level
+    names = f"{', '.join(most)} and {last}" if most else last
+    verb = "are" if most else "is"
+    return [
+        f"{names} {verb} level with it: the 95 % interval of the difference in the worst 20 % "
+        "contains 0."
+    ]
 
 
 def who_is_left_behind(
