@@ -11,10 +11,9 @@ import pytest
 
 from adcs.experiments import Comparison
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from snippets import code_blocks, run_page, skip_without_libraries
+from snippets import ROOT, code_blocks, run_page, skip_without_libraries
 
 ELSEWHERE = {
     "docs/explanation/theory.md": "tests/theory/test_page.py",

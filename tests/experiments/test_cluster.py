@@ -264,5 +264,6 @@ def test_page_runs(nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_ADDRESS", nodes.address)
-    exec(compile(code, str(page), "exec", dont_inherit=True), {"__name__": "page"})
-    assert not unfinished(RunFolder.open(tmp_path / "runs" / "digits"))
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(code, str(page), "exec", dont_inherit=True), names)
+    assert unfinished(names["folder"], names["experiment"]) == []
