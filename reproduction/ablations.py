@@ -57,6 +57,19 @@ def _certain_loss(
     return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))
 
 
+class NoDiscount(LiveADCS):
+    """A loss that does not respond to training counts as any other."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.loss_tracker = _Responsive()
+
+
+class _Responsive(LossTracker):
+    def response(self, server_round: int, rows: Indices) -> Floats:
+        return np.ones(rows.size)
+
+
 class NoPrediction(LiveADCS):
     """A loss stays what it was at the last report."""
 

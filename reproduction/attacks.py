@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adcs.experiments import Experiment, estimate, make_scheduler, markdown_table
+from adcs.experiments.progress import progress
 from adcs.metrics import summary
 from adcs.simulation import (
     Aggregation,
@@ -111,17 +113,16 @@ ATTACKS: Mapping[str, type[Attack] | None] = {
 }
 """What the liars do; those whose labels are noise do all else as they should."""
 
-SCHEDULERS = (
-    "Uniform",
-    "PowerOfChoice",
-    "OCS",
-    "Oort",
-    "ActiveFL",
-    "DivFL",
-    "ADCS",
-    "LiveADCS(max_share=None)",
-    "LiveADCS",
-)
+SCHEDULERS: Mapping[str, str] = {
+    label: label
+    for label in ("Uniform", "PowerOfChoice", "OCS", "Oort", "ActiveFL", "DivFL", "ADCS")
+} | {
+    "LiveADCS without both": "reproduction/ablations.py:NoDiscount(max_share=None)",
+    "LiveADCS without limit": "LiveADCS(max_share=None)",
+    "LiveADCS without discount": "reproduction/ablations.py:NoDiscount",
+    "LiveADCS": "LiveADCS",
+}
+"""Schedulers by label: LiveADCS also without its limit of participation and its discount."""
 
 CLIP_NORM = 5.0
 """The norm that "clipped-mean" clips at: about the median of the honest norms."""
@@ -146,14 +147,19 @@ class Job:
     seed: int
     settings: Mapping[str, Any]
     aggregation: str = "mean"
-    schedulers: tuple[str, ...] = SCHEDULERS
+    schedulers: tuple[str, ...] = tuple(SCHEDULERS)
+
+    @property
+    def name(self) -> str:
+        """What the job is called in the file of records."""
+        return f"{self.attack}, {self.aggregation}, seed {self.seed}, {dict(self.settings)}"
 
 
 def experiment(overrides: Mapping[str, Any]) -> Experiment:
     """Return the settings of `configs/attacks.toml`, some replaced."""
     declared = read_toml(CONFIGS / "attacks.toml")
     flat = {key: value for table in declared.values() for key, value in table.items()}
-    found = Experiment.of(data=flat.pop("name"), schedulers=list(SCHEDULERS), **flat)
+    found = Experiment.of(data=flat.pop("name"), schedulers=dict(SCHEDULERS), **flat)
     return found.replace(**overrides) if overrides else found
 
 
@@ -195,29 +201,36 @@ def measure(job: Job) -> list[dict[str, Any]]:
     simulation = Simulation(
         federation,
         settings.make_model(data),
-        {label: make_scheduler(label, job.seed) for label in job.schedulers},
+        {label: make_scheduler(SCHEDULERS[label], job.seed) for label in job.schedulers},
         training,
         seed=job.seed,
         aggregation=AGGREGATIONS[job.aggregation],
         attack=None if kind is None else kind(liars.tolist()),
     )
-    simulation.run(training.rounds, eval_every=training.rounds)
+    every = max(1, training.rounds // 100)
     honest = np.setdiff1d(np.arange(groups.size), liars)
-    found = []
-    for record in simulation.evaluate():
-        counts = np.asarray(record["counts"], dtype=np.float64)
-        fair = training.m * training.rounds / groups.size
-        found.append(
-            {
-                "attack": job.attack,
-                "aggregation": job.aggregation,
-                "seed": job.seed,
-                "scheduler": record["scheduler"],
-                "share": float(counts[liars].max() / fair),
-                **summary(np.asarray(record["accuracy"])[honest]),
-            }
-        )
-    return found
+    fair = training.m * training.rounds / groups.size
+    accuracies: dict[str, list[dict[str, float]]] = {label: [] for label in job.schedulers}
+    for left in range(training.rounds // 10, -1, -every):
+        simulation.run(training.rounds - left, eval_every=training.rounds)
+        for record in simulation.evaluate():
+            found = summary(np.asarray(record["accuracy"])[honest])
+            accuracies[record["scheduler"]].append(found)
+    return [
+        {
+            "attack": job.attack,
+            "aggregation": job.aggregation,
+            "seed": job.seed,
+            "scheduler": record["scheduler"],
+            "share": float(np.asarray(record["counts"])[liars].max() / fair),
+            **_means(accuracies[record["scheduler"]]),
+        }
+        for record in simulation.evaluate()
+    ]
+
+
+def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {metric: float(np.mean([each[metric] for each in found])) for metric in found[0]}
 
 
 def jobs_of(overrides: Mapping[str, Any]) -> list[Job]:
@@ -243,20 +256,42 @@ def lines(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return found
 
 
+def run_jobs(jobs: Sequence[Job], path: Path, processes: int | None) -> list[dict[str, Any]]:
+    """Run the jobs that a file does not have yet, add their records to it, and return all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    lines = path.read_text(encoding="utf-8").splitlines()
+    held = {line["job"]: line["records"] for line in map(json.loads, lines)}
+    todo = [job for job in jobs if job.name not in held]
+    with (
+        progress("attacks", "simulations") as report,
+        ProcessPoolExecutor(processes) as pool,
+        path.open("a", encoding="utf-8") as file,
+    ):
+        running = {pool.submit(measure, job): job.name for job in todo}
+        report(len(held), len(jobs))
+        for future in as_completed(running):
+            name = running[future]
+            held[name] = future.result()
+            file.write(json.dumps({"job": name, "records": held[name]}) + "\n")
+            file.flush()
+            report(len(held), len(jobs))
+    return [record for job in jobs for record in held[job.name]]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run all attacks, and write summary.md and records.json."""
+    """Run all attacks, and write records.jsonl and summary.md; what is done is not done again."""
     given = options("Clients that do not tell the truth.").parse_args(arguments)
     path = given.out or next_folder("attacks")
     with one_sentence("make attacks"):
         overrides = overrides_of(given)
         jobs = jobs_of(overrides)
-        with ProcessPoolExecutor(given.jobs) as pool:
-            records = [record for found in pool.map(measure, jobs) for record in found]
-        write_text(path / "records.json", json.dumps(records, indent=1))
+        records = run_jobs(jobs, path / "records.jsonl", given.jobs)
         settings = experiment(overrides)
         parts = [
             "# Clients that do not tell the truth",
-            f"{settings.in_words()}. Means over seeds. Accuracies are those of the honest clients.",
+            f"{settings.in_words()}. Means over seeds. Accuracies are those of the "
+            "honest clients, means over the last tenth of rounds.",
             markdown_table(HEADS, lines(records)),
         ]
         write_text(path / "summary.md", "\n\n".join(parts))

@@ -290,8 +290,8 @@ def report(folder: ResultFolder) -> None:
         f"the average accuracy is at least the final one of {BASELINE} in synchronous rounds, of "
         f"the same seed (mean {target.mean():.3f}). Clients that never took part, of "
         f"{experiment.partition.clients}, and the share of all participations that the slowest "
-        f"tenth of the clients has, 10 % where speed makes no difference, are of the whole run. The "
-        f"longest wait is the most rounds in a row without one of the clients, of all seeds.",
+        f"tenth of the clients has, 10 % where speed makes no difference, are of the whole run. "
+        f"The longest wait is the most rounds in a row without one of the clients, of all seeds.",
         "![slow clients](figures/slow-clients.png)",
     ]
     write_text(folder.path / "summary.md", "\n\n".join(parts))

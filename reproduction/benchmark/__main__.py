@@ -139,9 +139,8 @@ def _only(given: argparse.Namespace) -> list[str] | None:
     if given.again is not None:
         for name in given.again:
             if name not in protocol()["schedulers"]:
-                raise ValueError(
-                    f"there is no scheduler {name!r}; there are {', '.join(protocol()['schedulers'])}"
-                )
+                known = ", ".join(protocol()["schedulers"])
+                raise ValueError(f"there is no scheduler {name!r}; there are {known}")
         return [*given.again, *(f"{name}{TUNED}" for name in given.again)]
     return [] if given.published else None
 

@@ -51,7 +51,8 @@ HOW = """## How it was made
   (`python -m reproduction.benchmark.learning_rates`). They are the same for all schedulers.
 - Schedulers have their papers' defaults. *(tuned)* is the best setting of a small grid, by mean
   worst 20 % over the development cases without networks, on a seed of its own
-  (`python -m reproduction.benchmark.grids`). A scheduler whose default is its best has no such line.
+  (`python -m reproduction.benchmark.grids`). A scheduler whose default is its best has no such
+  line.
 - Cases with a star are held out: no setting was chosen on them.
 - Seeds are paired: partition, initial model, mini-batches and network are those of `Uniform`.
   Accuracies are means over the last tenth of evaluations. Intervals are 95 % Student intervals.
@@ -127,8 +128,8 @@ def _gains(results: Results, cases: Sequence[str], label: str) -> str:
     return (
         f"Worst 20 % {gain(results, cases, label):+.3f}, worst client "
         f"{gain(results, cases, label, 'worst'):+.3f} and average "
-        f"{gain(results, cases, label, 'average'):+.3f} to `Uniform`, means over {len(cases)} cases; "
-        f"shown above it on {signs.count(1)} and below on {signs.count(-1)}; "
+        f"{gain(results, cases, label, 'average'):+.3f} to `Uniform`, means over {len(cases)} "
+        f"cases; shown above it on {signs.count(1)} and below on {signs.count(-1)}; "
         f"{traffic(results, cases, label):.2f} times its traffic."
     )
 
@@ -174,7 +175,7 @@ def mode_table(results: Results, name: str) -> str:
                 cells.append(format_reached(values, field))
             lines.append(cells)
     heads = ["rounds", "scheduler", "worst", "worst 20 %", "average", "updates", "traffic", "time"]
-    return markdown_table(heads + ["traffic to the average", "time to it"], lines)
+    return markdown_table([*heads, "traffic to the average", "time to it"], lines)
 
 
 def verdicts(results: Results, cases: Sequence[str]) -> str:
@@ -192,8 +193,8 @@ def verdicts(results: Results, cases: Sequence[str]) -> str:
     text = (
         f"Required of `{OURS}` at its defaults on every case: worst 20 % and average not below "
         "`Uniform`'s (mean difference at least -0.005, and the interval not wholly below zero); "
-        f"worst at least that of every scheduler with at most {CHEAP:.2f} times `Uniform`'s traffic, "
-        "and within 0.01 of the best of the others, tuned ones included. "
+        f"worst at least that of every scheduler with at most {CHEAP:.2f} times `Uniform`'s "
+        "traffic, and within 0.01 of the best of the others, tuned ones included. "
         f"All of it holds on {kept} of {len(on)} cases."
     )
     return "\n\n".join([text, "\n".join(broken)] if broken else [text])
@@ -240,8 +241,8 @@ def page(results: Results) -> str:
         "the same table.",
         advice(results),
         f"![Worst 20 % minus Uniform's, by scheduler and case](../figures/{FIGURE.name})",
-        f"Cases without networks have all schedulers and {seeds} seeds. *Shown*: the p-value of the "
-        "paired difference in worst 20 %, corrected by Holm's method for all schedulers of the "
+        f"Cases without networks have all schedulers and {seeds} seeds. *Shown*: the p-value of "
+        "the paired difference in worst 20 %, corrected by Holm's method for all schedulers of the "
         f"case, is below {LEVEL}.",
         "## Over all cases",
         overview(results, others),
@@ -255,9 +256,9 @@ def page(results: Results) -> str:
     slow = dict.fromkeys(Case(n).synchronous for n in protocol()["modes"]["cases"])
     parts += [
         "## Rounds that do not wait for the slowest",
-        "Synchronous rounds wait for all m clients; over-selected ones ask 1.3 m and go on with the "
-        "first m replies; buffered ones (FedBuff) keep m clients at work and change the model with "
-        "every m / 2 replies. The last two columns are costs until the final average of `Uniform` "
+        "Synchronous rounds wait for all m clients; over-selected ones ask 1.3 m and go on with "
+        "the first m replies; buffered ones (FedBuff) keep m clients at work and change the model "
+        "with every m / 2 replies. The last two columns are costs until the final average of `Uniform` "
         "with synchronous rounds.",
     ]
     for name in slow:
@@ -266,9 +267,9 @@ def page(results: Results) -> str:
     parts += [
         "## The quick tier",
         f"`make benchmark` runs {', '.join(protocol()['quick']['cases'])} with the first "
-        f"{protocol()['quick']['seeds']} seeds. Its ranking by worst 20 %, compared with that of the "
-        "full tier; *other side of Uniform* names schedulers that are above `Uniform` in one tier "
-        "and below in the other:",
+        f"{protocol()['quick']['seeds']} seeds. Its ranking by worst 20 %, compared with that of "
+        "the full tier; *other side of Uniform* names schedulers that are above `Uniform` in one "
+        "tier and below in the other:",
         agreement(results),
         HOW,
         COMMANDS,

@@ -64,8 +64,6 @@ def rows_of(
     """
     last = {field: curves(records, field).last() for field in (*METRICS, *COSTS)}
     seeds = curves(records, "average").seeds
-    if target is None:
-        target = dict(zip(seeds, last["average"][BASELINE], strict=True))
     reached = {cost: cost_to_reach(records, cost, target) for cost in ("bytes", "seconds")}
     return [
         Row(
@@ -82,12 +80,12 @@ def rows_of(
 
 
 def cost_to_reach(
-    records: Sequence[Record], cost: str, target: Mapping[int, float]
+    records: Sequence[Record], cost: str, target: Mapping[int, float] | None = None
 ) -> dict[str, NDArray[np.float64]]:
     """Return each scheduler's cost until its average accuracy is a target, seed by seed.
 
     The cost is that of the first evaluation at which the accuracy is at least the target of the
-    seed; infinity if there is none.
+    seed, by default the baseline's final one; infinity if there is none.
 
     Examples
     --------
@@ -100,7 +98,9 @@ def cost_to_reach(
     {'Uniform': array([12.]), 'Oort': array([2.])}
     """
     found, costs = curves(records, "average"), curves(records, cost)
-    targets = np.array([target[seed] for seed in found.seeds])
+    targets = found.last()[BASELINE]
+    if target is not None:
+        targets = np.array([target[seed] for seed in found.seeds])
     spent = {}
     for label, values in found.values.items():
         reached = values >= targets[:, None]

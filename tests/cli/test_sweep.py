@@ -40,7 +40,8 @@ def files(folder: Path) -> dict[str, bytes]:
     every = [path for path in folder.rglob("*") if path.is_file()]
     held = {str(path.relative_to(folder)): path.read_bytes() for path in every}
     if "report.html" in held:
-        held["report.html"] = held["report.html"].replace(f'"{folder.name}"'.encode(), b'"RUN"', 1)
+        named = f'"folder":"{folder.name}"'.encode()
+        held["report.html"] = held["report.html"].replace(named, b'"folder":""')
     return held
 
 

@@ -23,7 +23,6 @@ from adcs.run_folder import plain
 from adcs.schedulers import ADCS, DivFL, LiveADCS, PowerOfChoice, Uniform
 from adcs.schedulers.base import Cohort, Scheduler
 from adcs.schedulers.choice import Choice, as_record, explain_choice, from_record
-from adcs.schedulers.live_adcs import standardised_loss
 
 
 def kernel(n: int, d: int, seed: int) -> np.ndarray:
@@ -252,12 +251,14 @@ def live_rounds(scheduler: LiveADCS, rounds: int) -> list[tuple[Choice, dict[Cli
     updates = unit_rows(rng.normal(size=(10, 6)))
     seen: list[dict[ClientId, float]] = []
 
-    def quality(*known: np.ndarray) -> np.ndarray:
-        q = standardised_loss(*known)
-        seen.append(dict(zip(clients, q.tolist(), strict=True)))
+    made = scheduler._quality
+
+    def quality(server_round: int, known: list[ClientId]) -> np.ndarray:
+        q = made(server_round, known)
+        seen.append(dict(zip(known, q.tolist(), strict=True)))
         return q
 
-    scheduler.quality = quality
+    scheduler._quality = quality  # type: ignore[method-assign]
     found = []
     for now in range(rounds):
 

@@ -25,7 +25,9 @@ from adcs.experiments.selections import (
     SelectionLines,
     SelectionWriter,
     choice_of,
+    named_if_broken,
     selection_lines,
+    selection_paths,
 )
 from adcs.experiments.tracking import following
 from adcs.experiments.validation import check_value
@@ -298,7 +300,8 @@ def recorded_choice(
     task = next(each for each in tasks(experiment) if each.seed == seed and label in each.labels)
     for line in selection_lines(folder, task.name):
         if (line["scheduler"], line["server_round"]) == (label, server_round):
-            return choice_of(line, experiment.partition.clients)
+            with named_if_broken(selection_paths(folder, task.name)[1], line):
+                return choice_of(line, experiment.partition.clients)
     return None
 
 

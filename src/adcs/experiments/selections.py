@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -283,16 +284,34 @@ def selection_lines(folder: RunFolder, task: str) -> Iterator[dict[str, Any]]:
         for number, text in enumerate(lines, start=1):
             if not text.endswith(b"\n"):
                 return
-            try:
+            with named_if_broken(path, number):
                 line = json.loads(text)
                 if type(line["server_round"]) is not int or type(line["scheduler"]) is not str:
                     raise ValueError("it names no round and scheduler")
-            except (ValueError, LookupError, TypeError, RecursionError) as error:
-                raise ValueError(
-                    f"{path}, line {number} is broken ({error}); bring back the file as it was, or "
-                    "delete it: results are not lost, selections are then not shown"
-                ) from error
             yield line
+
+
+@contextmanager
+def named_if_broken(path: Path, line: Mapping[str, Any] | int) -> Iterator[None]:
+    """Turn errors in reading a line into a ValueError that names the file and the line.
+
+    Parameters
+    ----------
+    path
+        The file.
+    line
+        The line, or its number if it cannot be read at all.
+    """
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        where = f"line {line}"
+        if not isinstance(line, int):
+            where = f"round {line['server_round']} of {line['scheduler']}"
+        raise ValueError(
+            f"{path}, {where} is broken ({error}); bring back the file as it was, or delete it: "
+            "results are not lost, selections are then not shown"
+        ) from error
 
 
 def choice_of(line: Mapping[str, Any], clients: int) -> Choice | None:

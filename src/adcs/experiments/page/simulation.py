@@ -34,7 +34,13 @@ from adcs.experiments.report import (
     setting,
 )
 from adcs.experiments.runner import layout, tasks
-from adcs.experiments.selections import choice_of, read_cohorts, sample
+from adcs.experiments.selections import (
+    choice_of,
+    named_if_broken,
+    read_cohorts,
+    sample,
+    selection_paths,
+)
 from adcs.experiments.statistics import METRICS, Row, curves, summarise
 from adcs.experiments.styles import Style, styles_of
 from adcs.metrics import CLIENT_METRICS
@@ -292,15 +298,19 @@ def client_runs(source: RunSource, experiment: Experiment, seed: int) -> list[Ru
         if line["seed"] == seed
     }
     runs = {label: Run(label) for label in labels}
-    for record in source.records:
-        if record["seed"] == seed and record["scheduler"] in runs:
-            line = lines.get((record["scheduler"], record["server_round"]), {})
-            runs[record["scheduler"]].moments.append(_moment(record, line, experiment, clients))
+    paths = {}
     for task in tasks(experiment, source.config.get("part")):
         if task.seed == seed:
             held = read_cohorts(source.folder, task.name, layout(experiment, task))
             for label, cohorts in zip(task.labels, held, strict=True):
                 runs[label].cohorts = cohorts
+                paths[label] = selection_paths(source.folder, task.name)[1]
+    for record in source.records:
+        label = record["scheduler"]
+        if record["seed"] == seed and label in paths:
+            line = lines.get((label, record["server_round"]), {})
+            with named_if_broken(paths[label], record):
+                runs[label].moments.append(_moment(record, line, experiment, clients))
     for run in runs.values():
         run.moments.sort(key=lambda moment: moment.server_round)
     return list(runs.values())
