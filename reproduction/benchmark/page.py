@@ -258,8 +258,8 @@ def page(results: Results) -> str:
         "## Rounds that do not wait for the slowest",
         "Synchronous rounds wait for all m clients; over-selected ones ask 1.3 m and go on with "
         "the first m replies; buffered ones (FedBuff) keep m clients at work and change the model "
-        "with every m / 2 replies. The last two columns are costs until the final average of `Uniform` "
-        "with synchronous rounds.",
+        "with every m / 2 replies. The last two columns are costs until the final average of "
+        "`Uniform` with synchronous rounds.",
     ]
     for name in slow:
         if name in results.cases:

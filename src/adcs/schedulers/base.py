@@ -88,8 +88,8 @@ class Cohort:
         How the choice came about, as JSON values.
     awaited
         The clients among them whose replies a round waits for, up to its deadline, even if it has
-        enough replies of others: an over-selected round ends when m usable replies are in, and
-        those of awaited clients.
+        enough replies of others. An over-selected round ends when m usable replies are in and
+        those of awaited clients, which take some of the m slots.
 
     Examples
     --------

@@ -124,13 +124,13 @@ class InFlight:
     >>> end, [job.client for job in replied], flight.at_work()
     (4.0, [1, 2], [0])
 
-    A client that is awaited prolongs the wait.
+    A client that is awaited prolongs the wait, and its reply is one of those needed.
 
     >>> for client, arrives in ((1, 5.0), (2, 6.0)):
     ...     flight.jobs.append(Job(client, 1, arrives, 30.0, arrives, 0, False, 1.0))
-    >>> end, replied = flight.wait(4.0, needed=1, awaited=[0])
-    >>> end, [job.client for job in replied]
-    (9.0, [1, 2, 0])
+    >>> end, replied = flight.wait(4.0, needed=2, awaited=[0])
+    >>> end, [job.client for job in replied], flight.at_work()
+    (9.0, [1, 0], [2])
     """
 
     def __init__(self, clients: int) -> None:
@@ -170,25 +170,25 @@ class InFlight:
     def wait(
         self, now: float, needed: int, awaited: Collection[ClientId] = ()
     ) -> tuple[float, list[Job]]:
-        """Wait for replies; return when the wait ends, and the work that is in by then.
+        """Wait for replies; return when the wait ends, and the work that is aggregated then.
 
         The wait ends when `needed` replies are in and no awaited client is waited for, or if the
-        server waits for nobody. Ties go to awaited clients, then to work that began first.
+        server waits for nobody. At most `needed` replies are aggregated: those of awaited clients,
+        then the first others. Ties go to work that began first.
         """
         waiting = [job for job in self.jobs if not job.is_late]
         if not waiting:
             return now, []
-        waiting.sort(key=lambda job: (job.arrives, job.client not in awaited))
+        waiting.sort(key=lambda job: job.arrives)
         settled = max(job.settled for job in waiting)
         enough = waiting[needed - 1].arrives if needed <= len(waiting) else math.inf
         last = max((job.settled for job in waiting if job.client in awaited), default=now)
         end = max(now, min(max(enough, last), settled))
-        replied = [job for job in waiting if job.arrives <= end]
-        if last <= enough:
-            replied = replied[:needed]
-        done = set(map(id, replied))
-        self.jobs = [job for job in self.jobs if id(job) not in done]
-        return end, replied
+        arrived = [job for job in waiting if job.arrives <= end]
+        first = sorted(arrived, key=lambda job: job.client not in awaited)[:needed]
+        taken = set(map(id, first))
+        self.jobs = [job for job in self.jobs if id(job) not in taken]
+        return end, [job for job in arrived if id(job) in taken]
 
     def give_up(self, now: float) -> list[ClientId]:
         """Return the clients for which the server stops waiting at this moment.

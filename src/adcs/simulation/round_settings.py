@@ -81,4 +81,10 @@ class RoundSettings:
         if self.mode == "synchronous":
             return None
         concurrency = self.concurrency or m
+        if self.buffer_size is not None and self.buffer_size > concurrency:
+            name = "m" if self.concurrency is None else "round.concurrency"
+            raise ValueError(
+                f"round.buffer_size must be at most {name} ({concurrency}), the clients at work at "
+                f"a time, got {self.buffer_size}"
+            )
         return Buffered(self.buffer_size or -(-concurrency // 2), concurrency, self.staleness)

@@ -50,8 +50,8 @@ def test_without_patience_clients_wait_longer() -> None:
 def longest_over_selected_wait(*, waits: bool, n: int, m: int, rounds: int) -> float:
     """Return the longest time without taking part, of clients that are slower the larger their id.
 
-    Of 1.3 m clients that are asked, the first m take part, and with `waits` the awaited ones and
-    all that are faster than these. The others reply a round later.
+    Of 1.3 m clients that are asked, m take part: with `waits` the awaited ones and the first
+    others, else the first. The others reply a round later.
     """
     fake = FakeClients(range(n))
     scheduler = adcs.LiveADCS(patience=2.0, probe_share=0.0)
@@ -63,13 +63,13 @@ def longest_over_selected_wait(*, waits: bool, n: int, m: int, rounds: int) -> f
         scheduler.observe(server_round, fake.answer(server_round, request), "probe")
         cohort = scheduler.select(server_round, range(n), asked)
         scheduler.observe(server_round, late, "late")
-        order = sorted(cohort.clients)
-        end = max([m, *(order.index(c) + 1 for c in cohort.awaited)]) if waits else m
+        awaited = cohort.awaited if waits else ()
+        order = sorted(cohort.clients, key=lambda c: (c not in awaited, c))
         replies = [fake.report(server_round, c) for c in order]
-        scheduler.observe(server_round, replies[:end], "training")
-        late = replies[end:]
+        scheduler.observe(server_round, replies[:m], "training")
+        late = replies[m:]
         longest = max([longest, *[server_round - last[c] for c in range(n)]])
-        last.update(dict.fromkeys(order[:end], server_round))
+        last.update(dict.fromkeys(order[:m], server_round))
     return longest * asked / n
 
 
