@@ -236,7 +236,7 @@ def check_kinds(strategy: object, scheduler: object) -> None:
             f"{kind.__name__} is a strategy of Flower's legacy API (flwr.server.strategy), which "
             f"has no messages to schedule: use that of flwr.serverapp.strategy in a ServerApp "
             "with @app.main(), and a ClientApp with @app.train() in place of NumPyClient; "
-            "docs/tutorials/flower.md shows how to migrate"
+            "docs/howto/flower.md shows how to migrate"
         )
     if not isinstance(strategy, Strategy):
         raise ValueError(
@@ -342,7 +342,7 @@ KNOWN_ERRORS: dict[str, str] = {
     "fitins": (
         "the ClientApp is of Flower's legacy API (NumPyClient or client_fn): move its fit() into "
         "a function under @app.train() and its evaluate() under @app.evaluate(); "
-        "docs/tutorials/flower.md shows how to migrate"
+        "docs/howto/flower.md shows how to migrate"
     ),
 }
 """Parts of the reasons of errors, and what they mean."""

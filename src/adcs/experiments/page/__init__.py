@@ -37,6 +37,13 @@ def page_data(source: RunSource, seed: int | None = None) -> dict[str, Any]:
         The run folder, read.
     seed
         The seed whose clients are shown, for a comparison; the first by default.
+
+    Examples
+    --------
+    >>> from adcs.experiments import create_run
+    >>> folder = create_run("runs/seen", Experiment.of(clients=10, m=2, rounds=5))
+    >>> page_data(RunSource(folder))["kind"]
+    'simulation'
     """
     if source.config.get("engine") != ENGINE:
         return with_reasons(federation_page(source))
