@@ -306,9 +306,46 @@ def test_the_live_page_survives_a_restart_of_its_server(
     folder = create_run(tmp_path / "run", Experiment.of(**SETTINGS))
     run_to(folder, 13, monkeypatch)
     with serving(folder) as address:
-        opened = Opened(browser, address)
-    opened.wait("#live", "is lost")
-    run_to(folder, 40, monkeypatch)
-    with opened, serving(folder, port=int(address.rpartition(":")[2].strip("/"))):
-        opened.wait("#live", "Finished")
-        assert opened.text("#round").startswith("30 of")
+        newest, earlier = Opened(browser, address), Opened(browser, address)
+        earlier.page.locator("#slider").focus()
+        earlier.page.keyboard.press("Home")
+        earlier.page.select_option("#client", "4")
+    with newest, earlier:
+        for opened in (newest, earlier):
+            opened.wait("#live", "is lost")
+        run_to(folder, 40, monkeypatch)
+        with serving(folder, port=int(address.rpartition(":")[2].strip("/"))):
+            newest.wait("#live", "Finished")
+            newest.wait("#round", "30 of")
+            # Who looks at an earlier round, or at a client, stays there.
+            earlier.wait("#tables", "Uniform")
+            earlier.page.wait_for_function("document.getElementById('slider').max === '4'")
+            assert earlier.text("#round").startswith("0 of")
+            assert earlier.page.locator("#client").input_value() == "4"
+
+
+def test_the_live_page_fetches_again_what_it_could_not_get(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    from adcs.experiments.config import Experiment
+    from adcs.experiments.runner import create_run
+    from tests.experiments.test_watch import SETTINGS, run_to, serving
+
+    folder = create_run(tmp_path / "run", Experiment.of(**SETTINGS))
+    run_to(folder, 13, monkeypatch)
+    with serving(folder) as address, Opened(browser, address) as opened:
+        asked: list[Any] = []
+
+        def once_bad(route: Any) -> None:
+            asked.append(route)
+            if len(asked) == 1:
+                route.fulfill(status=502, body="bad gateway")
+            else:
+                route.continue_()
+
+        opened.page.route("**/data.json", once_bad)
+        run_to(folder, 40, monkeypatch)
+        opened.wait("#round", "30 of")
+        assert len(asked) >= 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import threading
 import time
 import urllib.error
@@ -22,9 +23,15 @@ from adcs.experiments.runner import create_run, run_task, tasks
 from adcs.run_folder import RunFolder
 
 pytest.importorskip("starlette", reason="needs adcs[page]")
-uvicorn = pytest.importorskip("uvicorn", reason="needs adcs[page]")
+pytest.importorskip("uvicorn", reason="needs adcs[page]")
 
-from adcs.experiments.page.server import Watched, application, is_loopback, parsed_event  # noqa: E402
+from adcs.experiments.page.server import (  # noqa: E402
+    Server,
+    Watched,
+    application,
+    is_loopback,
+    parsed_event,
+)
 
 SETTINGS: dict[str, Any] = {
     "data": "synthetic:per_cluster=40",
@@ -68,19 +75,15 @@ def serving(
 ) -> Iterator[str]:
     watched = Watched(folder)
     watched.start()
-    config = uvicorn.Config(
-        application(watched, host=host, token=token), port=port, log_level="error"
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
+    server = Server(watched, application(watched, host=host, token=token))
+    listener = socket.create_server(("127.0.0.1", port))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     wait_for(lambda: server.started)
-    bound = server.servers[0].sockets[0].getsockname()[1]
     try:
-        yield f"http://127.0.0.1:{bound}/"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
     finally:
-        watched.stop()
-        server.should_exit = server.force_exit = True
+        server.should_exit = True
         thread.join()
 
 
@@ -145,6 +148,16 @@ def test_a_viewer_connects_again_after_a_restart(
         again = next(events(address, **{"Last-Event-ID": "1234-7"}))
     assert again["version"] != first["version"]  # so the page fetches the data again
     assert again["runs"] == first["runs"]
+
+
+def test_the_server_ends_quietly_while_viewers_are_connected(
+    folder: RunFolder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with serving(folder) as address:
+        viewers = [events(address) for _ in range(5)]
+        assert all(next(viewer) for viewer in viewers)
+    assert [list(viewer) for viewer in viewers] == [[]] * 5  # ended, not broken off
+    assert "".join(capfd.readouterr()) == ""
 
 
 def test_what_is_served_is_read_only_and_unstored(folder: RunFolder) -> None:

@@ -1,6 +1,8 @@
 /* The run now: a status by server-sent events; the data is fetched again when it has changed. */
 
-let loaded = null;
+const RETRY_MS = 2000;
+let wanted = null; // the version of the data that the last status names
+let loaded = null; // the version of the data that is shown
 let loading = false;
 
 /* Clients selected in the round that runs now, if the slider is at the end. */
@@ -43,21 +45,35 @@ function showStatus() {
     }
   }
   replaceChildren($("live"), parts);
-  replaceChildren($("alerts"), status.alerts.map((text) => element("p", text)));
+  showAlerts(status.alerts);
 }
 
-async function load(version) {
+/* Shows new data; round and client stay what they were, unless the round was the newest. */
+function replaceData(data) {
+  const round = currentRound(), client = state.client === null ? null : D.clients.names[state.client];
+  const status = D.status;
+  D = data;
+  D.status = status;
+  const found = client === null ? -1 : D.clients.names.indexOf(client);
+  state.client = found < 0 ? null : found;
+  showAll(round);
+  showStatus();
+}
+
+/* Fetches the data until it is the one that the last status names. */
+async function load() {
   if (loading) return;
   loading = true;
   try {
-    const answer = await fetch("data.json", { cache: "no-store" });
-    if (!answer.ok) throw new Error(`data.json: ${answer.status}`);
-    const status = D.status;
-    D = await answer.json();
-    D.status = status;
-    loaded = version;
-    showAll();
-    showStatus();
+    while (loaded !== wanted) {
+      const version = wanted;
+      const answer = await fetch("data.json", { cache: "no-store" });
+      if (!answer.ok) throw new Error(`data.json: ${answer.status}`);
+      replaceData(await answer.json());
+      loaded = version;
+    }
+  } catch (error) {
+    setTimeout(load, RETRY_MS);
   } finally {
     loading = false;
   }
@@ -66,15 +82,16 @@ async function load(version) {
 function watch() {
   const source = new EventSource("events");
   source.addEventListener("message", (event) => {
-    const status = JSON.parse(event.data);
-    D.status = status;
+    D.status = JSON.parse(event.data);
+    wanted = D.status.version;
     showStatus();
-    if (status.version !== loaded) load(status.version).catch(() => { loaded = null; });
+    if (wanted !== loaded) load();
     else drawPlane();
   });
   source.addEventListener("error", () => {
     if (!D.status) D.status = { alerts: [], runs: null };
     D.status.sentence = "The connection to adcs watch is lost; the page tries again.";
     showStatus();
+    if (source.readyState === EventSource.CLOSED) setTimeout(watch, RETRY_MS); // an answer that is no stream
   });
 }

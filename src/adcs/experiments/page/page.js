@@ -32,7 +32,7 @@ function view(label) {
 
 const N = () => D.clients.names.length;
 const at = (i) => state.step * N() + i;
-const currentRound = () => { const v = view(); return v && v.rounds.length ? v.rounds[state.step] : 0; };
+const currentRound = () => { const v = D.views ? view() : null; return v && v.rounds.length ? v.rounds[state.step] : 0; };
 const isSelected = (code) => D.reasons[code].word === "selected";
 const style = (label) => D.schedulers.find((s) => s.label === label);
 const clientName = (i) => `client ${D.clients.names[i]}` + groupText(i);
@@ -76,11 +76,20 @@ function showHead() {
   $("subtitle").textContent = D.subtitle;
   replaceChildren($("verdict"), D.verdict.map((text) => element("p", text)));
   replaceChildren($("notes"), D.notes.map((text) => element("p", text)));
-  if (!D.status) replaceChildren($("alerts"), (D.alerts || []).map((text) => element("p", text)));
+  if (!D.status) showAlerts(D.alerts || []);
 }
 
+/* The alerts, if they have changed: screen readers read them out each time. */
+function showAlerts(texts) {
+  if ([...$("alerts").children].map((p) => p.textContent).join("\n") === texts.join("\n")) return;
+  replaceChildren($("alerts"), texts.map((text) => element("p", text)));
+}
+
+/* Fills a list; one that is the same already stays, because it may be open. */
 function options(select, pairs, chosen) {
-  replaceChildren(select, pairs.map(([value, text]) => element("option", text, { value })));
+  const same = select.options.length === pairs.length
+    && pairs.every(([value, text], i) => select.options[i].value === String(value) && select.options[i].text === String(text));
+  if (!same) replaceChildren(select, pairs.map(([value, text]) => element("option", text, { value })));
   if (chosen !== null && chosen !== undefined) select.value = chosen;
 }
 
@@ -119,25 +128,42 @@ function lastCohort(v, last) {
 const hits = new Map();
 
 function showLegend() {
-  replaceChildren($("legend"), D.schedulers.map((s) => {
-    const button = element("button", null, { type: "button", "aria-pressed": String(s.label === state.label) });
-    button.appendChild(sample(s.colour, s.dash));
-    button.appendChild(element("span", s.label));
-    button.addEventListener("click", () => choose(s.label));
-    return button;
-  }));
+  const held = [...$("legend").children];
+  if (held.map((b) => b.textContent).join("\n") !== D.schedulers.map((s) => s.label).join("\n")) {
+    replaceChildren($("legend"), D.schedulers.map((s) => {
+      const button = element("button", null, { type: "button" });
+      button.appendChild(sample(s.colour, s.dash));
+      button.appendChild(element("span", s.label));
+      button.addEventListener("click", () => choose(s.label));
+      return button;
+    }));
+  }
+  D.schedulers.forEach((s, i) => $("legend").children[i].setAttribute("aria-pressed", String(s.label === state.label)));
 }
 
+let panels = "";
+
 function buildCurves() {
+  const fields = JSON.stringify(D.curves.fields);
+  if (fields !== panels) makePanels();
+  panels = fields;
+  const c = D.curves, notes = [];
+  if (c.of_points > c.points) notes.push(`Curves show ${count(c.points)} of ${count(c.of_points)} evaluations.`);
+  if (c.note) notes.push(c.note);
+  if ($("curves").children.length) notes.push("Click a curve, or use the arrow keys, to move the round; the first evaluations may lie outside a panel.");
+  $("curves-note").textContent = notes.join(" ");
+}
+
+function makePanels() {
   const boxes = Object.keys(D.curves.fields).map((field) => {
     const figure = element("figure");
     const title = element("h3", D.curves.fields[field]);
     const canvas = element("canvas", null, { tabindex: "0", role: "img", "data-field": field });
-    const details = element("details");
+    const details = element("details", null, { "data-field": field });
     details.appendChild(element("summary", "Curve as a table"));
     const inner = element("div");
     details.appendChild(inner);
-    details.addEventListener("toggle", () => { if (details.open) replaceChildren(inner, [curveTable(field)]); });
+    details.addEventListener("toggle", refreshOpenTables);
     figure.append(title, canvas, details);
     canvas.addEventListener("pointermove", (event) => curveHover(event, field));
     canvas.addEventListener("pointerleave", hideTip);
@@ -146,12 +172,6 @@ function buildCurves() {
     return figure;
   });
   replaceChildren($("curves"), boxes);
-  const c = D.curves;
-  const notes = [];
-  if (c.of_points > c.points) notes.push(`Curves show ${count(c.points)} of ${count(c.of_points)} evaluations.`);
-  if (c.note) notes.push(c.note);
-  if (boxes.length) notes.push("Click a curve, or use the arrow keys, to move the round; the first evaluations may lie outside a panel.");
-  $("curves-note").textContent = notes.join(" ");
 }
 
 function curveBox(field) {
@@ -294,7 +314,10 @@ function showTables() {
     }
     parts.push(made, element("p", t.note, { class: "note" }));
   }
+  const rows = () => [...document.querySelectorAll("#tables tr[data-label]")];
+  const focused = rows().indexOf(document.activeElement);
   replaceChildren($("tables"), parts);
+  if (focused >= 0 && rows()[focused]) rows()[focused].focus({ preventScroll: true });
 }
 
 function markRows() {
@@ -775,6 +798,9 @@ function clientKeys(event) {
 }
 
 function refreshOpenTables() {
+  for (const details of document.querySelectorAll("#curves details[open]")) {
+    replaceChildren(details.querySelector("div"), [curveTable(details.dataset.field)]);
+  }
   for (const [id, make] of [["plane", clientTable], ["kernel", kernelTable], ["participation", participationTable]]) {
     const details = $(id).querySelector("details");
     if (details.open && !$(id).hidden) replaceChildren(details.querySelector("div"), [make()]);
@@ -796,10 +822,11 @@ function draw() {
   document.documentElement.dataset.drawn = (performance.now() - started).toFixed(1);
 }
 
-function showAll() {
+function showAll(round) {
   seen = {};
   showHead();
   showControls();
+  if (!state.follow) moveToRound(round, false);
   showLegend();
   if (D.curves.axes[state.axis] === undefined) state.axis = Object.keys(D.curves.axes)[0] || "server_round";
   buildCurves();

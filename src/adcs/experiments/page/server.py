@@ -16,11 +16,13 @@ import ipaddress
 import json
 import logging
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -37,6 +39,9 @@ from adcs.run_folder import RunFolder
 
 POLL_SECONDS = 0.4
 """Time between two looks at the folder."""
+
+LEAVE_SECONDS = 3
+"""Viewers have so many seconds to leave when the server ends."""
 
 SEND_SECONDS = 10.0
 """A viewer that does not take an event within this time is disconnected; it may connect again."""
@@ -141,8 +146,8 @@ class Events:
         gone = asyncio.create_task(_disconnected(receive))
         try:
             await self._feed(send, gone)
-        except TimeoutError:
-            pass
+        except (TimeoutError, asyncio.CancelledError):
+            pass  # Too slow, or still there after `LEAVE_SECONDS`.
         finally:
             gone.cancel()
 
@@ -265,6 +270,34 @@ def application(watched: Watched, *, host: str, token: str | None) -> Starlette:
     return Starlette(routes=routes, middleware=middleware)
 
 
+class Server(uvicorn.Server):
+    """Serves the live page; when it ends, it lets viewers leave first.
+
+    Parameters
+    ----------
+    watched
+        What viewers get.
+    app
+        The application of the live page.
+    """
+
+    def __init__(self, watched: Watched, app: ASGIApp) -> None:
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            timeout_graceful_shutdown=LEAVE_SECONDS,
+            server_header=False,
+            ws="none",
+        )
+        super().__init__(config)
+        self._watched = watched
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the events of viewers, or the server would wait for them."""
+        self._watched.stop()
+        await super().shutdown(sockets)
+
+
 def is_loopback(host: str) -> bool:
     """Return whether an address is reached from this machine alone.
 
@@ -300,10 +333,6 @@ def serve(
     ready
         Called with the address of the page.
     """
-    import socket
-
-    import uvicorn
-
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     watched = Watched(folder)
@@ -316,22 +345,7 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         ready(address if token is None else f"{address}?token={token}")
-        config = uvicorn.Config(
-            application(watched, host=host, token=token),
-            log_level="warning",
-            timeout_graceful_shutdown=1,
-            server_header=False,
-        )
-
-        class Server(uvicorn.Server):
-            def handle_exit(self, sig: int, frame: Any) -> None:
-                watched.stop()  # Viewers leave, or the server would wait for them.
-                super().handle_exit(sig, frame)
-
-        try:
-            Server(config).run(sockets=[listener])
-        finally:
-            watched.stop()
+        Server(watched, application(watched, host=host, token=token)).run(sockets=[listener])
 
 
 def parsed_event(text: bytes) -> dict[str, Any]:
