@@ -25,7 +25,7 @@ from adcs.run_folder import RunFolder
 pytest.importorskip("starlette", reason="needs adcs[page]")
 pytest.importorskip("uvicorn", reason="needs adcs[page]")
 
-from adcs.experiments.page.server import (  # noqa: E402
+from adcs.experiments.page.server import (
     Server,
     Watched,
     application,

@@ -40,10 +40,16 @@ def page_data(source: RunSource, seed: int | None = None) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from adcs.experiments import create_run
-    >>> folder = create_run("runs/seen", Experiment.of(clients=10, m=2, rounds=5))
-    >>> page_data(RunSource(folder))["kind"]
-    'simulation'
+    The page of a run that has just been created:
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from adcs.experiments import Experiment, create_run
+    >>> experiment = Experiment.of(data="synthetic", clients=10, m=5, schedulers=["Uniform"])
+    >>> with TemporaryDirectory() as path:
+    ...     folder = create_run(Path(path) / "run", experiment)
+    ...     data = page_data(RunSource(folder))
+    >>> data["kind"], data["verdict"]
+    ('simulation', ['No accuracy of clients is recorded yet.'])
     """
     if source.config.get("engine") != ENGINE:
         return with_reasons(federation_page(source))
@@ -66,6 +72,15 @@ def write_page(folder: RunFolder, seed: int | None = None, out: Path | None = No
         The seed whose clients are shown; the first by default.
     out
         The file; by default report.html in the run folder.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from adcs.experiments import Experiment, create_run
+    >>> experiment = Experiment.of(data="synthetic", clients=10, m=5, schedulers=["Uniform"])
+    >>> with TemporaryDirectory() as path:
+    ...     write_page(create_run(Path(path) / "run", experiment)).name
+    'report.html'
     """
     if folder.config.get("engine") == ENGINE:
         checked_records(folder, experiment_of(folder))
