@@ -319,7 +319,8 @@ def test_the_live_page_survives_a_restart_of_its_server(
             newest.wait("#round", "30 of")
             # Who looks at an earlier round, or at a client, stays there.
             earlier.wait("#tables", "Uniform")
-            earlier.page.wait_for_function("document.getElementById('slider').max === '4'")
+            slider = playwright_api.expect(earlier.page.locator("#slider"))
+            slider.to_have_attribute("max", "4", timeout=60_000)
             assert earlier.text("#round").startswith("0 of")
             assert earlier.page.locator("#client").input_value() == "4"
 

@@ -58,11 +58,11 @@ def test_cases_are_experiments_whose_specs_make_schedulers(name: str) -> None:
     assert experiment.run.seeds == (3 if case.is_network else 5)
     tuning = {protocol()["grids"]["seed"], protocol()["learning_rates"]["seed"]}
     assert tuning.isdisjoint(experiment.seed_list)
-    runs = [*case.default_runs(), case.grid_run()]
-    for run in runs:
-        for spec in run.schedulers.values() if run is not None else ():
-            assert make_scheduler(spec, 0)
-    assert [*runs[0].schedulers, *runs[1].schedulers].count(OURS) == 1
+    specs = [item for run in case.runs() for item in run.schedulers.items()]
+    for _, spec in specs:
+        assert make_scheduler(spec, 0)
+    assert sorted(label for label, _ in specs) == sorted(case.labels())
+    assert OURS in case.labels()
 
 
 def test_rows_are_the_last_tenth_and_the_cost_to_reach_the_baseline() -> None:
@@ -140,6 +140,6 @@ def test_a_scheduler_of_ones_own_is_in_the_table(tmp_path: Path, capsys: Any) ->
     shown = capsys.readouterr().out
     assert "| First | 1 |" in shown
     found = Results(read_rows(out / "results.csv"))
-    assert {*protocol()["schedulers"], "First"} == set(found.schedulers("digits"))
+    assert {*Case("digits").labels(), "First"} == set(found.schedulers("digits"))
     assert "First" in (out / "summary.md").read_text()
     assert (out / "figures" / "benchmark.png").is_file()
