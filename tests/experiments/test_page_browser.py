@@ -320,7 +320,7 @@ def test_the_live_page_survives_a_restart_of_its_server(
             # Who looks at an earlier round, or at a client, stays there.
             earlier.wait("#tables", "Uniform")
             slider = playwright_api.expect(earlier.page.locator("#slider"))
-            slider.to_have_attribute("max", "4", timeout=60_000)
+            slider.to_have_attribute("max", "3", timeout=60_000)
             assert earlier.text("#round").startswith("0 of")
             assert earlier.page.locator("#client").input_value() == "4"
 
