@@ -68,7 +68,7 @@ docs: $(READY)-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
-# The pictures of docs/page.md; needs a chromium (CHROMIUM=PATH, or /usr/bin/chromium).
+# The pictures of docs/howto/page.md; needs a chromium (CHROMIUM=PATH, or /usr/bin/chromium).
 screenshots: $(READY)-test-all
 	$(BIN)/python docs/screenshots/make.py
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adcs.experiments import Experiment, estimate, make_scheduler, markdown_table
-from adcs.experiments.progress import progress
 from adcs.metrics import summary
 from adcs.simulation import (
     Aggregation,
@@ -263,19 +263,16 @@ def run_jobs(jobs: Sequence[Job], path: Path, processes: int | None) -> list[dic
     lines = path.read_text(encoding="utf-8").splitlines()
     held = {line["job"]: line["records"] for line in map(json.loads, lines)}
     todo = [job for job in jobs if job.name not in held]
-    with (
-        progress("attacks", "simulations") as report,
-        ProcessPoolExecutor(processes) as pool,
-        path.open("a", encoding="utf-8") as file,
-    ):
+    start = time.monotonic()
+    with ProcessPoolExecutor(processes) as pool, path.open("a", encoding="utf-8") as file:
         running = {pool.submit(measure, job): job.name for job in todo}
-        report(len(held), len(jobs))
-        for future in as_completed(running):
+        for done, future in enumerate(as_completed(running), start=1):
             name = running[future]
             held[name] = future.result()
             file.write(json.dumps({"job": name, "records": held[name]}) + "\n")
             file.flush()
-            report(len(held), len(jobs))
+            left = (time.monotonic() - start) / done * (len(todo) - done)
+            print(f"{done} of {len(todo)} simulations, {left:.0f} s left", file=sys.stderr)
     return [record for job in jobs for record in held[job.name]]
 
 

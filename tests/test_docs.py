@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,30 +11,43 @@ import pytest
 
 from adcs.experiments import Comparison
 
-ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(Path(__file__).parent))
 
+from snippets import ROOT, code_blocks, run_page, skip_without_libraries
 
-def code_blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
-
+ELSEWHERE = {
+    "docs/explanation/theory.md": "tests/theory/test_page.py",
+    "docs/howto/cluster.md": "tests/experiments/test_cluster.py",
+    "docs/howto/flower.md": "tests/flower/test_docs.py",
+    "docs/tutorials/flower.md": "tests/flower/test_docs.py",
+    "docs/tutorials/nvflare.md": "tests/nvflare/test_controller.py",
+    "docs/tutorials/production.md": "tests/flower/test_docs.py",
+}
+"""The tests of pages that need more than their own code."""
 
 PAGES = [
-    "docs/tutorials/own_scheduler.md",
-    "docs/howto/models.md",
-    "docs/howto/simulator.md",
-    "docs/howto/training.md",
-    "docs/howto/python.md",
-    "docs/howto/data.md",
-    "README.md",
+    page
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    if code_blocks(page := path.relative_to(ROOT).as_posix()) and page not in ELSEWHERE
 ]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_libraries(page)
     monkeypatch.chdir(tmp_path)  # where pages write files
-    blocks = code_blocks(page)
-    assert blocks
-    exec(compile("\n".join(blocks), page, "exec"), {"__name__": page})
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    commands = page == "docs/start.md" or page.startswith("docs/tutorials/")
+    run_page(page, {"__name__": page}, commands=commands)
+
+
+@pytest.mark.parametrize(("page", "test"), ELSEWHERE.items())
+def test_other_pages_have_tests(page: str, test: str) -> None:
+    assert Path(page).name in (ROOT / test).read_text()
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def test_a_scheduler_fits_in_forty_lines() -> None:

@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/page.md: a comparison and a federation, in a real browser.
+"""Makes the pictures of docs/howto/page.md: a comparison and a federation, in a real browser.
 
     make screenshots
 

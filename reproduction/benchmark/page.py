@@ -49,7 +49,7 @@ HOW = """## How it was made
 
 - Learning rates are the best for `Uniform` by average accuracy, on a seed of their own
   (`python -m reproduction.benchmark.learning_rates`). They are the same for all schedulers.
-- Schedulers have their papers' defaults. *(tuned)* is the best setting of a small grid, by mean
+- Schedulers have their papers' defaults. *tuned* is the best setting of a small grid, by mean
   worst 20 % over the development cases without networks, on a seed of its own
   (`python -m reproduction.benchmark.grids`). A scheduler whose default is its best has no such
   line.

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent
 
 BASELINE, OURS = "Uniform", "LiveADCS"
 
-TUNED = " (tuned)"
+TUNED = " tuned"
 """What the label of a scheduler at its best setting ends with."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import socket
 import sys
@@ -256,3 +257,13 @@ def test_files_that_settings_name_are_shipped(files: dict[str, Path], tmp_path: 
         str(table): table.read_bytes(),
         str(files["scheduler"]): MINE.encode(),
     }
+
+
+def test_page_runs(nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[2] / "docs" / "howto" / "cluster.md"
+    (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_ADDRESS", nodes.address)
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(code, str(page), "exec", dont_inherit=True), names)
+    assert unfinished(names["folder"], names["experiment"]) == []

@@ -22,7 +22,7 @@ from adcs.reports.report import MAX_VALUE
 MEMORY = 1000.0
 """The sums behind all fits forget at this number of reports: what was true early is not later."""
 
-PATIENT_REPORTS = 20.0
+PATIENT_REPORTS = 5.0
 """After this many reports, half of what a client's loss has not fallen counts against it."""
 
 ENOUGH_FALL = 0.5
@@ -195,7 +195,7 @@ class LossTracker:
         losses, doubt = self.estimate(server_round, rows), FALL_DOUBT * np.sqrt(noise)
         enough = ENOUGH_FALL * np.maximum(self._first_median[rows] - np.median(losses), 0.0)
         fallen = np.nan_to_num(self._first_loss[rows] - losses)
-        scale = np.maximum(enough, doubt)
+        scale = np.maximum(enough - doubt, doubt)
         missing = np.divide(
             enough - doubt - fallen, scale, out=np.zeros(rows.size), where=scale > 0.0
         )

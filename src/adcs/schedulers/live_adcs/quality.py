@@ -46,13 +46,14 @@ def standardised_loss(
     return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))
 
 
-def discounted(quality: Float64Array, response: Float64Array) -> Float64Array:
-    """Return qualities in which a loss above the mean counts as far as it responds to training.
+def discounted(losses: Float64Array, response: Float64Array) -> Float64Array:
+    """Return losses of which the part above the median counts as far as it responds to training.
 
     A loss that does not fall although its client is trained, a lie or labels that are noise, is no
-    reason to train the client more often than others.
+    reason to train the client more often than others, and no measure of how losses differ.
 
-    >>> discounted(np.array([2.0, 2.0, -1.0]), np.array([1.0, 0.1, 0.1]))
-    array([ 2. ,  0.2, -1. ])
+    >>> discounted(np.array([1.0, 2.0, 3.0, 8.0]), np.array([0.1, 1.0, 1.0, 0.5]))
+    array([1.  , 2.  , 3.  , 5.25])
     """
-    return np.where(quality > 0.0, quality * response, quality)
+    above = losses - np.median(losses)
+    return np.where(above > 0.0, losses - (1.0 - response) * above, losses)

@@ -352,13 +352,13 @@ class LiveADCS(Scheduler):
         rows, tracker = self._participation.rows(known), self.loss_tracker
         if not known:
             return np.empty(0)
-        quality = self.quality(
-            tracker.estimate(server_round, rows),
+        losses = clip_outliers(tracker.estimate(server_round, rows))
+        return self.quality(
+            discounted(losses, tracker.response(server_round, rows)),
             tracker.variance(server_round)[rows],
             self._participation.unanswered[rows],
             self.rng(server_round, DRAW).standard_normal(rows.size),
         )
-        return discounted(quality, tracker.response(server_round, rows))
 
     def _left_out(
         self, clients: tuple[ClientId, ...], m: int, barred: Set[ClientId]
