@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from adcs.experiments import Comparison
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from snippets import ROOT, code_blocks, run_page, skip_without_libraries
+from tests.snippets import ROOT, code_blocks, run_page, skip_without_libraries
 
 ELSEWHERE = {
     "docs/explanation/theory.md": "tests/theory/test_page.py",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,7 @@ pytest.importorskip("flwr", reason="needs adcs[flower]")
 from flwr.app import Context, RecordDict
 
 from adcs.flower import LocalGrid
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from snippets import ROOT, run_page
+from tests.snippets import ROOT, run_page
 
 TUTORIAL = "docs/tutorials/flower.md"
 CONTINUED = ["docs/howto/flower.md", "docs/tutorials/production.md"]
