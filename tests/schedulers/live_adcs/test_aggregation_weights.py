@@ -43,6 +43,23 @@ def test_weights_turn_the_step_towards_that_of_all_clients() -> None:
     assert nearer >= 18
 
 
+def test_clients_that_resemble_nobody_have_equal_weights_whatever_their_norms() -> None:
+    # Their updates represent 8 of 80 clients; the norms say nothing about who stands for the rest.
+    norms = np.geomspace(0.2, 5.0, 80)
+    chosen = np.arange(0, 80, 10)
+    for persistence in (0.0, 0.4, 1.0):
+        weights = fitted_weights(np.eye(80)[chosen], norms, np.zeros(80), chosen, persistence)
+        assert weights == pytest.approx(np.full(8, 1 / 8), abs=0.02)
+
+
+def test_a_cohort_that_represents_everyone_has_the_shares_of_its_groups() -> None:
+    groups = np.repeat(np.arange(4), [1, 2, 3, 6])
+    cosines = (groups[:, None] == groups).astype(float)
+    chosen = np.array([0, 1, 3, 6])
+    weights = fitted_weights(cosines[chosen], np.ones(12), np.zeros(12), chosen)
+    assert weights == pytest.approx(np.array([1, 2, 3, 6]) / 12, abs=0.02)
+
+
 def test_new_clients_have_the_mean_weight_of_the_others() -> None:
     fake = FakeClients(range(20))
     scheduler = adcs.LiveADCS(probe_share=0.0)

@@ -9,7 +9,7 @@ from adcs._types import Float64Array, IndexArray
 from adcs.schedulers.live_adcs.kernel import CosineSums
 
 RIDGE = 0.03
-"""Pull of all weights towards equal ones, as a fraction of the mean squared norm."""
+"""Squared error that a weight of one adds to the fit, as a fraction of the mean squared norm."""
 
 LEAST_WEIGHT = 0.02
 """No chosen client has less than this fraction of an equal weight."""
@@ -20,9 +20,6 @@ MAX_EXPONENT = 500.0
 MAX_NORM_RATIO = 5.0
 """No update counts as longer than this many times the median."""
 
-SUM_PENALTY = 100.0
-"""How much more than an update, in root mean squares, an error of the sum of weights counts."""
-
 
 def fitted_weights(
     cosines: Float64Array | CosineSums,
@@ -31,13 +28,14 @@ def fitted_weights(
     chosen: IndexArray,
     persistence: float = 1.0,
 ) -> Float64Array:
-    """Return weights with which the step of the chosen clients is nearest to the step of all.
+    """Return weights with which the step of the chosen clients represents the step of all.
 
     Least squares in the geometry of the updates: sum_S w_i u_i approximates sum_j p_j u_j over all
-    clients, with w >= 0, sum w = 1 and p_j proportional to exp(log_shares_j). Of a held update only
-    the part that persists is the client's next one; the rest is noise, which no other client's
-    update represents and which equal weights average best. So the less persists, the nearer are
-    the weights to equal ones. At the end no weight is left below `LEAST_WEIGHT` of an equal one.
+    clients, with w >= 0 and p_j proportional to exp(log_shares_j). Of a held update only the part
+    that persists is the client's next one; the rest is noise. The weights add up to what the
+    cohort represents of all clients. What they lack to one is shared equally: it stands for clients
+    that no chosen one resembles, and equal weights average noise best. At the end no weight is left
+    below `LEAST_WEIGHT` of an equal one.
 
     Parameters
     ----------
@@ -61,10 +59,11 @@ def fitted_weights(
     >>> fitted_weights(cosines, np.ones(3), np.zeros(3), np.array([0, 2])).round(2)
     array([0.66, 0.34])
 
-    Where updates are noise, all count alike.
+    Two of ten clients that have nothing in common stand for the other eight to equal parts, however
+    long their updates are.
 
-    >>> fitted_weights(np.eye(2), np.ones(2), np.array([0.0, 1.0]), np.arange(2), 0.0).round(2)
-    array([0.5, 0.5])
+    >>> fitted_weights(np.eye(10)[:2], np.arange(1, 11), np.zeros(10), np.arange(2)).round(2)
+    array([0.48, 0.52])
     """
     from scipy.optimize import nnls  # here, because `import adcs` is to stay quick
 
@@ -82,7 +81,6 @@ def fitted_weights(
     noise = (1.0 - persistence) * norms[chosen] ** 2
     lower = cholesky(gram + RIDGE * np.eye(chosen.size), lower=True)
     target = solve_triangular(lower, products - noise * shares[chosen], lower=True)
-    # The last row asks for a sum of one.
-    last = np.full((1, chosen.size), SUM_PENALTY)
-    weights, _ = nnls(np.vstack([lower.T, last]), np.append(target, SUM_PENALTY))
+    weights, _ = nnls(lower.T, target)
+    weights += max(0.0, 1.0 - weights.sum()) / chosen.size
     return np.asarray(np.maximum(weights / weights.sum(), LEAST_WEIGHT / chosen.size))
