@@ -162,7 +162,7 @@ def client(repeats: int) -> None:
 class ClientTime(LocalGrid):
     """A grid with a stopwatch around the work of the clients.
 
-    It counts CPU time, which is that of one thread here and hardly changes on a busy machine.
+    It counts CPU time, which on a busy machine changes less than the time that passes.
     """
 
     seconds = 0.0
