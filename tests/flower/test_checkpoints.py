@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
 
 import adcs
@@ -82,6 +83,42 @@ def test_strategies_without_them_are_named(toy: Any, tmp_path: Path, caplog: Any
     make(FedAdam(), tmp_path / "other")
     make(Momentum(), tmp_path / "third")
     assert "load_state" not in caplog.text
+
+
+class LowersRate(FedAvg):
+    """Changes the config in place, as Flower's advanced example does."""
+
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        if server_round == 3:
+            config["lr"] = config["lr"] / 2
+            del config["warm-up"]
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def state(self) -> None:
+        return None
+
+    def load_state(self, state: None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("parts", [(6,), (2, 4), (3, 3), (2, 2, 2)])
+def test_changes_of_the_config_survive_a_restart(toy: Any, tmp_path: Path, parts: Any) -> None:
+    for rounds in parts:
+        config = ConfigRecord({"lr": 0.5, "warm-up": True, "key": b"secret"})
+        strategy = make(LowersRate(), tmp_path / "run")
+        toy.start(strategy, toy.grid(), rounds, train_config=config)
+    seen = {each["server-round"]: each for each in toy.configs}
+    assert [seen[t]["lr"] for t in range(1, 7)] == [0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
+    assert [t for t in seen if "warm-up" in seen[t]] == [1, 2]
+    assert all(each["key"] == b"secret" for each in toy.configs)
+
+
+def test_another_config_after_a_restart_is_left_as_it_is(toy: Any, tmp_path: Path) -> None:
+    for lr in (0.5, 0.1):
+        config = ConfigRecord({"lr": lr, "warm-up": True})
+        strategy = make(LowersRate(), tmp_path / "run")
+        toy.start(strategy, toy.grid(), 4, train_config=config)
+    assert {each["lr"] for each in toy.configs if each["server-round"] > 4} == {0.1}
 
 
 def test_a_checkpoint_of_another_strategy_is_refused(toy: Any, tmp_path: Path) -> None:

@@ -1,18 +1,22 @@
-"""Updates of large models are sketched by default."""
+"""Large models and models without updates: sketches by default, memory, trees."""
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import adcs
 from adcs.federated import Purpose, ReplyChecks, ReplyReader, RoundRecord, SentModel
-from adcs.flower import Scheduled
+from adcs.flower import LocalGrid, Scheduled, probe_mod
 from adcs.flower.transport import FlowerReply
 
 
@@ -70,3 +74,61 @@ def test_replies_are_read_one_at_a_time(toy: Any) -> None:
     # In models of this size: little is kept, and one reply needs a few at a time.
     assert held < 0.5 * 4 * size
     assert peak < 5 * 4 * size
+
+
+def test_replies_are_let_go_before_those_of_the_next_round_arrive(toy: Any) -> None:
+    alive: list[weakref.ref[Message]] = []
+    before: list[int] = []
+
+    class Watched(LocalGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            gc.collect()
+            before.append(sum(each() is not None for each in alive))
+            pulled = list(super().pull_messages(message_ids))
+            alive.extend(weakref.ref(each) for each in pulled)
+            return pulled
+
+    base = FedAvg(fraction_evaluate=0.0)
+    strategy = Scheduled(base, adcs.Uniform(), clients_per_round=3, partition_ids=False)
+    strategy.start(Watched(toy.app, 6), toy.initial(), num_rounds=4)
+    assert len(alive) == 12
+    assert not any(before), before
+
+
+class Trees(FedAvg):
+    """Its model is a serialised object that grows."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        trees = [reply.content["arrays"]["0"].numpy() for reply in replies]
+        return ArrayRecord([np.concatenate(trees)]), MetricRecord()
+
+
+def trees_app() -> ClientApp:
+    app = ClientApp(mods=[probe_mod])
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        trees = message.content["arrays"]["0"].numpy()
+        record = ArrayRecord([np.append(trees, np.uint8(7))])
+        metrics = MetricRecord({"num-examples": 10})
+        return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def start_trees(scheduler: Any) -> Any:
+    strategy = Scheduled(Trees(fraction_evaluate=0.0), scheduler, clients_per_round=2)
+    initial = ArrayRecord([np.zeros(0, np.uint8)])
+    return strategy.start(LocalGrid(trees_app(), 4), initial, num_rounds=3)
+
+
+def test_trees_can_be_scheduled_without_updates() -> None:
+    assert start_trees(adcs.Uniform()).arrays["0"].numpy().size == 14  # 2 n + 2, three times
+
+
+@pytest.mark.parametrize(
+    "scheduler", [adcs.ADCS(), adcs.ADCS(sketch=adcs.Sketcher(64)), adcs.LiveADCS(), adcs.OCS()]
+)
+def test_schedulers_that_go_by_updates_refuse_trees(scheduler: Any) -> None:
+    with pytest.raises(ValueError, match=r"no floating-point arrays, got \['0'\]: .*Uniform or"):
+        start_trees(scheduler)

@@ -262,6 +262,9 @@ class Recorder:
         The model after the last round, for the checkpoint; None if it is not saved.
     strategy_state
         What the server's strategy keeps between rounds, for the checkpoint.
+    train_config
+        The configuration of training, as it was given at the start and as the strategy has changed
+        it since, for the checkpoint.
 
     Examples
     --------
@@ -287,6 +290,7 @@ class Recorder:
         self.deadlines = Deadlines()
         self.model: dict[str, NDArray[Any]] | None = None
         self.strategy_state: Any = None
+        self.train_config: Sequence[dict[str, Any]] | None = None
         self._parts: dict[str, str] = {}  # the files of the last checkpoint
         self._scheduler = scheduler
         self._task = engine
@@ -340,6 +344,7 @@ class Recorder:
         self._scheduler.restore(state["scheduler"])
         self.model = state.get("model")
         self.strategy_state = state.get("strategy")
+        self.train_config = state.get("train_config")
         self.rounds_done = int(state["rounds_done"])
         self.costs = Ledger(**state["costs"])
         self.counts = Counter(dict(state["counts"]))
@@ -448,6 +453,7 @@ class Recorder:
                 "update_keys": None if self.update_keys is None else list(self.update_keys),
                 "backoff": self.backoff.state(),
                 **({"deadlines": self.deadlines.state()} if self.deadlines else {}),
+                **({"train_config": self.train_config} if self.train_config else {}),
                 "offset": self._offset,
             },
         )

@@ -42,7 +42,7 @@ from adcs.federated.replies import (
 )
 from adcs.federated.warn_once import WarnOnce
 from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent
-from adcs.reports.report import ClientReport
+from adcs.reports.report import SIGNALS, ClientReport
 from adcs.reports.sketch import Sketcher, default_sketch
 from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
@@ -293,11 +293,23 @@ class RoundDriver(Generic[Reply]):
         may_ask = set(offered)
         current.record.backing_off = [client for client in available if client not in may_ask]
         request = self.scheduler.request(current.server_round, offered, m)
+        self._check_request(request, current.model)
         if "update" in request.signals and request.sketch is None and self._sketch is not None:
             request = replace(request, sketch=self._sketch)
             self._announce_sketch(current, self._sketch)
         current.request = request
         return request
+
+    def _check_request(self, request: Request, model: SentModel | None) -> None:
+        """Raise ValueError if updates are requested of a model that has none, such as trees."""
+        wanted = [name for name in sorted(request.signals) if SIGNALS[name].work == "update"]
+        if request.clients and wanted and model is not None and not model.keys:
+            raise ValueError(
+                f"{type(self.scheduler).__name__} goes by updates (it requests {wanted[0]!r}), and "
+                f"the model has no floating-point arrays, got {sorted(model.arrays)[:3]}: "
+                "serialised models, such as trees, have no updates. Use a scheduler that needs "
+                "none, such as Uniform or PowerOfChoice"
+            )
 
     def _announce_sketch(self, current: Round[Reply], sketch: Sketcher) -> None:
         """Log once that updates are sketched because of their size."""
@@ -504,6 +516,7 @@ class RoundDriver(Generic[Reply]):
         record.costs.extra_updates -= len(record.trained)
         record.log_problems(self.warn_once.log, current.server_round + 1)
         current.done = True
+        current.replies, current.early_replies = None, {}  # They are aggregated: let go.
         if self.observers:
             finished = FederatedRoundEvent(
                 run=self._run,

@@ -272,6 +272,8 @@ class Scheduled(Strategy):
             )
         self._stateful = stateful_parts(strategy)
         self._saved_model = self.recorder.model
+        self._saved_config = self.recorder.train_config
+        self._given_config: dict[str, Any] | None = None  # the training config of this start
         if self.rounds_done:
             log.info("resuming after round %d of %s", self.rounds_done, folder)
             if mode is not None:
@@ -323,6 +325,7 @@ class Scheduled(Strategy):
             saved = {key: Array(np.asarray(array)) for key, array in self._saved_model.items()}
             named["initial_arrays"] = ArrayRecord(saved)
             args, kwargs, self._saved_model = (), named, None
+        self._given_config = None
         with self.recorder.locked():
             try:
                 if self._own_start:
@@ -343,7 +346,9 @@ class Scheduled(Strategy):
         late = self._transport.collect_late(grid)
         # After a restart `server_round` counts from 1 again; `rounds_done` does not.
         flower_round = this_round.server_round + 1
+        self._continue_config(config)
         messages = list(self.strategy.configure_train(flower_round, arrays, config, grid))
+        self.recorder.train_config = [self._given_config or {}, plain_config(config)]
         if not messages:
             return []
         current.training = {message.metadata.dst_node_id: message for message in messages}
@@ -409,6 +414,9 @@ class Scheduled(Strategy):
         for name, value in record.summary().items():
             # Flower keeps the metrics of all rounds: their names are kept once.
             combined[sys.intern(f"adcs-{name.replace('_', '-')}")] = value
+        if isinstance(replies, list) and not self._own_start:
+            # Flower's loop holds this list, and with it all models, until the next replies are in.
+            replies.clear()
         return arrays, combined
 
     def configure_evaluate(
@@ -548,6 +556,21 @@ class Scheduled(Strategy):
                 "messages; put it first, as ClientApp(mods=[probe_mod, ...])",
             )
 
+    def _continue_config(self, config: ConfigRecord) -> None:
+        """In the first round of a start, set the config to what the strategy had made of it.
+
+        Strategies change it in place, for example to lower a learning rate. After a restart with
+        the same config these changes are made again; another config is left as it is.
+        """
+        if self._given_config is not None:
+            return
+        self._given_config = plain_config(config)
+        saved, self._saved_config = self._saved_config, None
+        if saved is not None and saved[0] == self._given_config:
+            for key in self._given_config.keys() - saved[1].keys():
+                del config[key]
+            config.update(saved[1])
+
     def _strategy_state(self) -> list[Any]:
         """Return what the strategy keeps between rounds, for a checkpoint."""
         return [
@@ -645,6 +668,21 @@ class Scheduled(Strategy):
 
     def _probe_wait(self) -> float | None:
         return self._timeout if self.probe_timeout is None else self.probe_timeout
+
+
+def plain_config(config: ConfigRecord) -> dict[str, Any]:
+    """Return the entries of a config that a checkpoint can hold: numbers, text and lists of them.
+
+    >>> plain_config(ConfigRecord({"lr": 0.1, "layers": ["a", "b"], "key": b"secret"}))
+    {'lr': 0.1, 'layers': ['a', 'b']}
+    """
+
+    def is_plain(value: Any) -> bool:
+        if isinstance(value, list):
+            return all(map(is_plain, value))
+        return isinstance(value, (int, str)) or (isinstance(value, float) and math.isfinite(value))
+
+    return {key: value for key, value in config.items() if is_plain(value)}
 
 
 def bind_start(strategy: Strategy, *args: Any, **kwargs: Any) -> dict[str, Any]:
