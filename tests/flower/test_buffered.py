@@ -271,6 +271,24 @@ def test_a_dead_node_holds_its_slot_no_longer_than_the_deadline(toy: Any) -> Non
     assert 5 in done.records[silent[0] + 1].pending
 
 
+def test_nobody_complements_a_client_that_was_given_up(toy: Any) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Watching(adcs.Uniform):
+        def _select(self, server_round: int, clients: Any, m: int) -> Cohort:
+            seen.append(self.pending)
+            return super()._select(server_round, clients, m)
+
+    strategy = buffered(scheduler=Watching(), deadline=3.0)
+    done = run(toy, strategy, toy.known_grid(strategy, [1.0, 1.1, 1.2, 1.3, 1.4, math.inf]), 30)
+    given_up = [i for i, record in enumerate(done.records) if record.timed_out]
+    assert given_up
+    late = [i for i, record in enumerate(done.records) if 5 in record.pending and i > given_up[0]]
+    assert len(late) > 5
+    for i in late:
+        assert sorted([*seen[i], 5]) == sorted(done.records[i].pending)
+
+
 def test_a_buffer_ends_with_fewer_if_nobody_is_left_at_work(toy: Any) -> None:
     strategy = buffered(mode=Buffered(size=3, concurrency=3), deadline=10.0)
     grid = toy.known_grid(strategy, [1.0, 1.1, math.inf])

@@ -216,6 +216,29 @@ def test_awaited_clients_are_waited_for_up_to_the_deadline(toy: Any) -> None:
     assert strategy.recorder.backoff.waiting(1) == [4]
 
 
+def test_nobody_complements_a_client_whose_reply_will_be_late(toy: Any) -> None:
+    """Client 4 is much like the straggler, client 3: it is selected while that is busy."""
+    seen: list[tuple[int, ...]] = []
+
+    class Watching(adcs.ADCS):
+        def _select(self, server_round: int, clients: Any, m: int) -> Cohort:
+            seen.append(self.pending)
+            return super()._select(server_round, clients, m)
+
+    toy.points[:5] = np.eye(5, 6)
+    toy.points[1, :2] = 0.9, 0.4
+    toy.points[4, 3:5] = 0.99, 0.1
+    scheduler = Watching(theta=0.0, refresh_every=100)
+    strategy = scheduled(scheduler, clients_per_round=2, over_select=1.5)
+    grid = toy.known_grid(strategy, [1.0] * 5)
+    toy.start(strategy, grid, 1)  # the probe
+    grid.nodes[3].delay = 90.0
+    first, *later = toy.start(strategy, grid, 5).records
+    assert 3 in first.cohort.clients
+    assert all(record.pending == [3] and 4 in record.cohort.clients for record in later)
+    assert seen == [()] * 6
+
+
 def test_busy_nodes_are_never_asked(toy: Any) -> None:
     """All nodes are busy at some time: the round waits for the first of them to answer."""
     strategy = scheduled(clients_per_round=2, over_select=1.5, deadline=5.0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,10 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "nvflare-digits" / "job.py"
 LIMIT = 400.0
 """Seconds until a job is given up."""
+LOST = re.compile("Communication error with client|Subprocess died for client")
+"""What the simulator logs if a client's process does not start: two may have drawn one port."""
+ATTEMPTS = 3
+"""How often a job is run if the simulator loses a client's process."""
 
 
 def load(path: Path) -> Any:
@@ -44,17 +50,32 @@ def source_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
 
-def test_the_example_runs_and_continues(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    for rounds, last in ((3, 3), (2, 5)):
+def run_example(folder: Path, rounds: Sequence[int]) -> list[str]:
+    """Run the example one time after the other; return what each has printed and logged."""
+    printed = []
+    for number in rounds:
         done = subprocess.run(
-            [sys.executable, EXAMPLE, "--folder", folder, "--rounds", str(rounds)],
+            [sys.executable, EXAMPLE, "--folder", folder, "--rounds", str(number)],
             capture_output=True,
             text=True,
             timeout=LIMIT,
-            cwd=tmp_path,
+            cwd=folder.parent,
         )
-        assert f"\nround {last}: site-" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+        printed.append(done.stdout + done.stderr)
+    return printed
+
+
+def test_the_example_runs_and_continues(tmp_path: Path) -> None:
+    for attempt in range(ATTEMPTS):
+        folder = tmp_path / f"run-{attempt}"
+        try:
+            printed = run_example(folder, (3, 2))
+            break
+        except subprocess.TimeoutExpired as error:
+            if attempt + 1 == ATTEMPTS or not LOST.search(f"{error.stdout!r}{error.stderr!r}"):
+                raise
+    assert "\nround 3: site-" in printed[0], printed[0][-6000:]
+    assert "\nround 5: site-" in printed[1], printed[1][-6000:]
     lines = list(RunFolder.open(folder).records())
     assert [line["server_round"] for line in lines] == [1, 2, 3, 4, 5]
     assert [len(line["probed"]) for line in lines] == [5, 0, 5, 0, 5]
@@ -67,7 +88,7 @@ def test_the_example_runs_and_continues(tmp_path: Path) -> None:
     assert lines[-1]["updates"] == 3 * 5 + 5 * 3
     sketch, whole = 64, 4 * 650
     assert lines[0]["bytes_up"] < 3 * (whole + 100) + 5 * (sketch + 200)
-    assert "new best validation metric" in done.stdout + done.stderr
+    assert "new best validation metric" in printed[1]
     assert lines[-1]["average"] > lines[0]["average"]
     explained = subprocess.run(
         [sys.executable, "-m", "adcs", "explain", folder, "--round", "3"],
@@ -78,9 +99,8 @@ def test_the_example_runs_and_continues(tmp_path: Path) -> None:
     assert "site-" in explained.stdout
 
 
-def test_failing_sites_are_survived(tmp_path: Path) -> None:
+def run_failing_sites(folder: Path, width: int) -> None:
     executor = load(Path(__file__).with_name("site_executor.py")).SiteExecutor()
-    folder, width = tmp_path / "run", 3
     job = FedJob(name="faults", min_clients=2)
     job.to_server(
         ScheduledFedAvg(
@@ -89,7 +109,16 @@ def test_failing_sites_are_survived(tmp_path: Path) -> None:
     )
     job.to_server(NPModelPersistor(model=[0.0] * width), id="persistor")
     job.to_clients(executor, tasks=["train"])
-    job.simulator_run(str(tmp_path / "workspace"), n_clients=5, threads=5)
+    job.simulator_run(str(folder.with_name(f"{folder.name}-workspace")), n_clients=5, threads=5)
+
+
+def test_failing_sites_are_survived(tmp_path: Path, capfd: Any) -> None:
+    width = 3
+    for attempt in range(ATTEMPTS):
+        folder = tmp_path / f"run-{attempt}"
+        run_failing_sites(folder, width)
+        if not LOST.search("".join(capfd.readouterr())):
+            break
     lines = list(RunFolder.open(folder).records())
     assert len(lines) == 9
     first = lines[0]

@@ -390,7 +390,7 @@ class RoundDriver(Generic[Reply]):
         Parameters
         ----------
         available, pending
-            The clients that may be asked, and those with a pending answer.
+            The clients that may be asked, and those at work, which the cohort complements.
         m
             How many clients to select.
         """
@@ -407,7 +407,7 @@ class RoundDriver(Generic[Reply]):
             if client in current.early_replies
         }
         self.recorder.explain(record, candidates, self.warn_once.log)
-        self.recorder.announce(record, [*available, *pending])
+        self.recorder.announce(record, current.clients)
         if self.observers:
             selection = SelectionEvent(
                 run=self._run,

@@ -460,6 +460,10 @@ class Scheduled(Strategy):
         if request.clients:
             self._probe(grid, current, request)
             available, pending = self._split(grid, current)
+        if self._training is not None:
+            # Late replies are not aggregated, so that nobody need complement them.
+            at_work = self._registry.at_work
+            pending = tuple(client for client in pending if current.nodes[client] in at_work)
         if available:
             driver.select(available, pending, m)
 
