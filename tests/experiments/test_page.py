@@ -211,6 +211,34 @@ def test_a_sure_lead_goes_before_a_larger_one_that_may_be_chance() -> None:
     assert advice.sentences[-1].startswith("ADCS is level with it: ")
 
 
+def test_a_proposal_says_what_it_costs() -> None:
+    lines = [
+        {
+            "scheduler": label,
+            "seed": seed,
+            "server_round": 9,
+            "worst20": worst + 0.001 * seed,
+            "average": 0.8,
+            "updates": updates,
+            "bytes": 100,
+            "seconds": seconds,
+        }
+        for label, worst, updates, seconds in (("Uniform", 0.3, 50, 10.0), ("OCS", 0.5, 100, 123.0))
+        for seed in range(5)
+    ]
+    for seeds in (1, 5):
+        rows = summarise([r for r in lines if r["seed"] < seeds], ["Uniform", "OCS"], "Uniform")
+        assert (
+            "It costs more than Uniform: 2.0 times the client updates and 12.3 times the virtual "
+            "time."
+        ) in which_scheduler(rows, "Uniform").sentences
+    assert "costs more" not in " ".join(
+        which_scheduler(
+            rows_of({"Uniform": (0.3, 0.8), "ADCS": (0.5, 0.8)}, 5), "Uniform"
+        ).sentences
+    )
+
+
 def test_a_scheduler_whose_training_diverged_is_not_proposed() -> None:
     rows = rows_of({"Uniform": (0.3, 0.8), "ADCS": (0.5, 0.8), "OCS": (0.4, 0.8)}, 5)
     assert which_scheduler(rows, "Uniform", ["ADCS"]).label == "OCS"

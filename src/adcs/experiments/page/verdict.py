@@ -15,6 +15,9 @@ from adcs.metrics import CLIENT_METRICS
 WORSE_AVERAGE = 0.02
 """A scheduler is not proposed if its average is below the best one's by more than this share."""
 
+COSTLY = 1.25
+"""A cost is named if the proposed scheduler spends this many times as much as the baseline."""
+
 NAMED = 3
 """The number of clients that are named."""
 
@@ -88,6 +91,7 @@ def which_scheduler(rows: Sequence[Row], baseline: str, diverged: Collection[str
         )
         return Advice(baseline, [first, f"{_reached(row)}.", *_level(known, row)])
     reached = f"{_reached(row)}; with {baseline} they reach {_both(base)}"
+    costs = _costs(row, base)
     difference = row.differences["worst20"]
     seeds = difference.n
     if seeds < FEWEST:
@@ -97,6 +101,7 @@ def which_scheduler(rows: Sequence[Row], baseline: str, diverged: Collection[str
             [
                 f"Use {row.label}, as far as {how_many} can tell.",
                 f"{reached}. The order may be chance: --seeds 5 gives intervals and tests.",
+                *costs,
             ],
         )
     said = f"{format_difference(difference, row.p['worst20'])} over {seeds} seeds"
@@ -116,7 +121,7 @@ def which_scheduler(rows: Sequence[Row], baseline: str, diverged: Collection[str
         )
     return Advice(
         row.label,
-        [first, f"{reached}. The worst 20 % differ by {said}.", *_level(known, row)],
+        [first, f"{reached}. The worst 20 % differ by {said}.", *costs, *_level(known, row)],
     )
 
 
@@ -131,6 +136,24 @@ def _reached(row: Row) -> str:
         f"With {row.label}, the worst-off fifth of the clients reaches "
         f"{CLIENT_METRICS[row.metric].label} {worst} and all clients on average {average}"
     )
+
+
+def _costs(row: Row, base: Row) -> list[str]:
+    """Return a sentence that names what a scheduler spends much more of than the baseline."""
+    dear = []
+    for field, words in (
+        ("updates", "client updates"),
+        ("bytes", "traffic"),
+        ("seconds", "virtual time"),
+    ):
+        ours, theirs = row.cells[field], base.cells[field]
+        if ours.n and theirs.n and theirs.mean > 0 and ours.mean >= COSTLY * theirs.mean:
+            dear.append(f"{ours.mean / theirs.mean:.1f} times the {words}")
+    if not dear:
+        return []
+    *most, last = dear
+    listed = f"{', '.join(most)} and {last}" if most else last
+    return [f"It costs more than {base.label}: {listed}."]
 
 
 def _is_better(row: Row, field: str) -> bool:
