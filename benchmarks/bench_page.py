@@ -2,7 +2,7 @@
 
 Prints the size of the page, the time to write it, and in chromium (CHROMIUM, or the one in PATH)
 the time until everything is drawn and the time of a step of the slider. With `--viewers 200` it
-also prints how soon viewers of the live page get an event.
+prints instead how soon viewers of the live page get an event.
 
     python benchmarks/bench_page.py [--clients 1000] [--evaluations 2000] [--viewers 200]
 """

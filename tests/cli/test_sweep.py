@@ -60,6 +60,9 @@ def test_sweep_prints_and_resumes(tmp_path: Path) -> None:
     assert again.exit_code == 0, again.output
     assert again.stdout == result.stdout
     assert files(tmp_path / "s") == before
+    assert f"is a sweep; name one of its runs, such as {tmp_path / 's' / 'run-1'}" in refused(
+        adcs("report", tmp_path / "s")
+    )
     assert "'grid' cannot be given" in refused(
         adcs("sweep", "--resume", tmp_path / "s", "--grid", "lr=1")
     )

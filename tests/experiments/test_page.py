@@ -196,6 +196,89 @@ def test_the_baseline_is_enough_where_seeds_do_not_tell_it_from_the_best() -> No
     assert lower.sentences[0] == "Use ADCS: its average is better than that of Uniform."
 
 
+def test_a_sure_lead_goes_before_a_larger_one_that_may_be_chance() -> None:
+    rows = rows_by_seed(
+        {
+            "Uniform": [0.30, 0.31, 0.30, 0.29, 0.30],
+            "ADCS": [0.90, 0.05, 0.95, 0.10, 0.90],
+            "LiveADCS": [0.40, 0.41, 0.40, 0.39, 0.40],
+        },
+        dict.fromkeys(["Uniform", "ADCS", "LiveADCS"], 0.8),
+    )
+    advice = which_scheduler(rows, "Uniform")
+    assert advice.label == "LiveADCS"
+    assert advice.sentences[0].startswith("Use LiveADCS: it serves the worst-off clients better")
+    assert advice.sentences[-1].startswith("ADCS is level with it: ")
+
+
+def test_a_proposal_says_what_it_costs() -> None:
+    lines = [
+        {
+            "scheduler": label,
+            "seed": seed,
+            "server_round": 9,
+            "worst20": worst + 0.001 * seed,
+            "average": 0.8,
+            "updates": updates,
+            "bytes": 100,
+            "seconds": seconds,
+        }
+        for label, worst, updates, seconds in (("Uniform", 0.3, 50, 10.0), ("OCS", 0.5, 100, 123.0))
+        for seed in range(5)
+    ]
+    for seeds in (1, 5):
+        rows = summarise([r for r in lines if r["seed"] < seeds], ["Uniform", "OCS"], "Uniform")
+        assert (
+            "It costs more than Uniform: 2.0 times the client updates and 12.3 times the virtual "
+            "time."
+        ) in which_scheduler(rows, "Uniform").sentences
+    assert "costs more" not in " ".join(
+        which_scheduler(
+            rows_of({"Uniform": (0.3, 0.8), "ADCS": (0.5, 0.8)}, 5), "Uniform"
+        ).sentences
+    )
+
+
+def test_a_scheduler_whose_training_diverged_is_not_proposed() -> None:
+    rows = rows_of({"Uniform": (0.3, 0.8), "ADCS": (0.5, 0.8), "OCS": (0.4, 0.8)}, 5)
+    assert which_scheduler(rows, "Uniform", ["ADCS"]).label == "OCS"
+    alone = which_scheduler(rows, "Uniform", ["Uniform", "OCS"])
+    assert alone.label == "ADCS"
+    assert alone.sentences[0] == (
+        "Training diverged with Uniform: nothing can be compared with it."
+    )
+    none = which_scheduler(rows, "Uniform", ["Uniform", "ADCS", "OCS"])
+    assert none.label is None
+    assert none.sentences == [
+        "Training diverged with every scheduler: these accuracies say nothing about schedulers."
+    ]
+
+
+def test_the_page_of_a_diverged_run_proposes_nobody(tmp_path: Path) -> None:
+    compare(
+        ["Uniform", "LiveADCS"],
+        data="synthetic:per_cluster=40",
+        model="mlp:8",
+        clients=10,
+        m=4,
+        rounds=20,
+        eval_every=5,
+        lr=1e6,
+        server_lr=1e30,
+        out=tmp_path / "run",
+        jobs=1,
+        progress=False,
+    )
+    source = RunSource(RunFolder.open(tmp_path / "run"))
+    source.read()
+    data = page_data(source)
+    assert data["proposed"] is None
+    assert data["verdict"][0].startswith("Training diverged with every scheduler")
+    assert len(data["verdict"]) == 1
+    assert data["notes"][0].startswith("Training diverged: ")
+    json_text(data)  # no NaN in it
+
+
 def test_schedulers_that_seeds_do_not_tell_from_the_proposed_one_are_named() -> None:
     rows = rows_by_seed(
         {

@@ -265,6 +265,37 @@ def test_hostile_names_stay_text(run: Path, browser: Any, tmp_path: Path) -> Non
         assert opened.requests == [path.as_uri()]
 
 
+def test_any_name_is_shown_as_it_is_and_fits_a_phone(
+    run: Path, browser: Any, tmp_path: Path
+) -> None:
+    source = RunSource(RunFolder.open(run))
+    source.read()
+    data = json.loads(json.dumps(page_data(source)))
+    odd = ["$& $1 $`", "{similarity}", "😀 Zoë", "x" * 200]
+    data["clients"]["names"] = [f"{odd[i % 4]}{i}" for i in range(10)]
+    data["title"] = "y" * 300
+    path = tmp_path / "odd.html"
+    path.write_text(document(data, "odd"), encoding="utf-8")
+    with Opened(browser, path.as_uri(), width=360) as opened:
+        page = opened.page
+        page.select_option("#scheduler", label="ADCS")
+        for i in range(10):
+            page.select_option("#client", str(i))
+            assert opened.text("#why").startswith(f"Client {data['clients']['names'][i]}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.locator("#plane details summary").click()
+        page.locator("#slider").focus()
+        named = set()
+        for _ in range(12):
+            for text in page.locator("#plane details td:last-child").all_text_contents():
+                found = re.search(r"(?:client|is) (\S.*?)(, which is selected)? \(similarity", text)
+                named |= {found[1]} if found else set()
+            page.keyboard.press("ArrowLeft")
+        assert named
+        assert named <= set(data["clients"]["names"])
+        assert opened.problems == []
+
+
 def test_the_live_page_follows_a_run(
     run: Path, browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,21 @@ def test_signals_by_hand(federation):
     assert found["held_out_accuracy"].tolist() == [accuracy[5], accuracy[2]]
 
 
+def test_the_loss_of_a_regression_is_the_squared_error():
+    rng = np.random.default_rng(0)
+    held = {
+        client: ((rng.normal(size=(6, 2)), rng.normal(size=6)), (np.zeros((1, 2)), np.zeros(1)))
+        for client in range(3)
+    }
+    federation = Federation.from_clients(held, task="regression", dtype=np.float64)
+    model = MLP(2, 1, task="regression")
+    w = rng.standard_normal(model.size)
+    found = evaluated_signals(federation, model, w, np.array([2]), ["rms_loss"])
+    x, y = federation.all_of(2)
+    losses = [model.loss_and_gradient(w, x[i : i + 1], y[i : i + 1])[0] for i in range(len(y))]
+    assert found["rms_loss"] == pytest.approx([np.sqrt(np.mean(np.square(losses)))], rel=1e-6)
+
+
 def test_the_output_bias_is_the_end_of_the_vector():
     model = MLP(2, 3, (4,))
     updates = np.arange(2.0 * model.size).reshape(2, -1)

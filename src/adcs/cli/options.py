@@ -182,6 +182,8 @@ def open_run(path: Path) -> RunFolder:
         raise FileNotFoundError(
             f"{path} is not a run folder: there is no such folder{did_you_mean_path(path)}"
         )
+    if (path / "sweep.json").is_file():
+        raise ValueError(f"{path} is a sweep; name one of its runs, such as {path / 'run-1'}")
     return RunFolder.open(path)
 
 

@@ -97,7 +97,12 @@ def _histogram(federation: Federation, client: int) -> IndexArray:
 def _mean_square_loss(federation: Federation, model: Model, w: FloatArray, client: int) -> float:
     x, y = federation.all_of(client)
     own = getattr(model, "example_losses", None)
-    losses = cross_entropies(model.predict(w, x), y) if own is None else own(w, x, y)
+    if own is not None:
+        losses = own(w, x, y)
+    elif federation.dataset.task == "regression":
+        losses = np.square(model.predict(w, x)[:, 0] - y)
+    else:
+        losses = cross_entropies(model.predict(w, x), y)
     return float(np.mean(np.square(losses, dtype=np.float64)))
 
 

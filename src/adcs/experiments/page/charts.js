@@ -99,7 +99,8 @@ function tickText(value) {
 /* Axes of a panel; returns the frame with functions from data to pixels and back. */
 function axes(area, box, labels) {
   const { pen, width, height } = area;
-  const left = 46, right = 10, top = 8, bottom = labels.x ? 36 : 20;
+  const ys = ticks(box.y0, box.y1, 5), widest = Math.max(...ys.map((y) => pen.measureText(tickText(y)).width));
+  const left = Math.max(46, Math.ceil(widest) + 9), right = 10, top = 8, bottom = labels.x ? 36 : 20;
   const w = width - left - right, h = height - top - bottom;
   const px = (x) => left + ((x - box.x0) / (box.x1 - box.x0 || 1)) * w;
   const py = (y) => top + h - ((y - box.y0) / (box.y1 - box.y0 || 1)) * h;
@@ -109,7 +110,7 @@ function axes(area, box, labels) {
   pen.lineWidth = 1;
   pen.textAlign = "right";
   pen.textBaseline = "middle";
-  for (const y of ticks(box.y0, box.y1, 5)) {
+  for (const y of ys) {
     pen.beginPath();
     pen.moveTo(left, py(y));
     pen.lineTo(width - right, py(y));

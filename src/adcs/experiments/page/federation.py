@@ -207,6 +207,7 @@ def _moment(record: Mapping[str, Any], position: Mapping[ClientId, int], metric:
         _by_client(record, "losses", position),
         None if counts is None else np.nan_to_num(counts).astype(np.int64),
         states,
+        ranked_by=(record.get("choice") or {}).get("ranked_by"),
     )
     if kernel is not None:
         moment.plane, moment.cosines = kernel

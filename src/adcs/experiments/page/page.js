@@ -12,6 +12,7 @@ function view(label) {
     seen[of] = {
       rounds: v.rounds,
       evaluations: v.evaluations,
+      rankedBy: v.ranked_by,
       states: decode(v.states, Uint8Array),
       others: decode(v.others, Uint16Array),
       similarities: decode(v.similarities, Int8Array),
@@ -43,15 +44,19 @@ function groupText(i) {
   return ` (${D.clients.group_word} ${D.clients.group_names[groups[i]]})`;
 }
 
+const shortened = (text) => (text.length > 24 ? `${text.slice(0, 23)}…` : text);
+
 /* Why a client is in the cohort or not, as a sentence. */
 function why(i) {
   const v = view();
   const reason = D.reasons[v.states[at(i)]];
   const other = v.others[at(i)];
-  return reason.text
-    .replace("{other}", other < N() ? D.clients.names[other] : "another")
-    .replace("{similarity}", (v.similarities[at(i)] / 100).toFixed(2))
-    .replace("{ranked_by}", "score");
+  const words = {
+    other: other < N() ? D.clients.names[other] : "another",
+    similarity: (v.similarities[at(i)] / 100).toFixed(2),
+    ranked_by: v.rankedBy || "score",
+  };
+  return reason.text.replace(/\{(\w+)\}/g, (_, word) => words[word]);
 }
 
 function facts(i) {
@@ -469,19 +474,23 @@ function drawPlane() {
       point(pen, cx, cy, r + 5, 0);
       pen.stroke();
       pen.fillStyle = css("--ink");
-      pen.textAlign = "left";
+      const name = shortened(D.clients.names[i]), fits = cx + r + 8 + pen.measureText(name).width < area.width;
+      pen.textAlign = fits ? "left" : "right";
       pen.textBaseline = "middle";
-      pen.fillText(D.clients.names[i], cx + r + 8, cy);
+      pen.fillText(name, fits ? cx + r + 8 : cx - r - 8, cy);
     }
     dots.push({ i, x: cx, y: cy, r });
   }
-  if (column && state.colour !== "group" && state.colour !== "reason") drawScale(pen, area, range);
+  const byNumber = column && state.colour !== "group" && state.colour !== "reason";
+  const anyNumber = byNumber && column.subarray(state.step * n, (state.step + 1) * n).some(Number.isFinite);
+  if (anyNumber) drawScale(pen, area, range);
   showKey();
   const missing = n - dots.length;
   const words = [plane
     ? "Each mark is a client, near to those whose updates point the same way (the first two principal components of the kernel)."
     : "No kernel is recorded here: clients are placed by how often they were selected and how well they are served.",
   "A strong outline marks the selected clients, faint ones are left out; the size is how often a client " + (D.clients.counted === "trained" ? "has trained." : "was selected.")];
+  if (byNumber && !anyNumber) words.push(`No client has a ${state.colour === "loss" ? "loss" : D.metric.name} at this round.`);
   if (moved) words.push("Marks that would cover each other are moved apart a little.");
   if (now) words.push("A dashed ring marks those at work now.");
   if (missing) words.push(`${missing} clients are not placed: nothing is known of their updates.`);

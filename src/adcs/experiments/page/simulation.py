@@ -41,7 +41,7 @@ from adcs.experiments.selections import (
     sample,
     selection_paths,
 )
-from adcs.experiments.statistics import METRICS, Row, curves, summarise
+from adcs.experiments.statistics import METRICS, Row, curves, diverged, summarise
 from adcs.experiments.styles import Style, styles_of
 from adcs.metrics import CLIENT_METRICS
 
@@ -80,7 +80,7 @@ def simulation_page(
     records, labels = source.records, list(experiment.schedulers)
     metric, clients = experiment.metric, experiment.partition.clients
     rows = summarise(records, labels, baseline_of(experiment))
-    advice = which_scheduler(rows, baseline_of(experiment))
+    advice = which_scheduler(rows, baseline_of(experiment), diverged(records))
     names = client_names(source.config, clients)
     groups = source.config.get("groups")
     runs = client_runs(source, experiment, seed)
@@ -336,6 +336,7 @@ def _moment(
         client_values(record.get("losses"), clients),
         None if counts is None else np.array(counts, dtype=np.int64),
         states,
+        ranked_by=None if choice is None else choice.ranked_by,
     )
     if "cosines" in record:
         moment.plane, moment.cosines = plane_of(record["cosines"], range(clients), position)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,9 @@ from adcs.metrics import CLIENT_METRICS
 WORSE_AVERAGE = 0.02
 """A scheduler is not proposed if its average is below the best one's by more than this share."""
 
+COSTLY = 1.25
+"""A cost is named if the proposed scheduler spends this many times as much as the baseline."""
+
 NAMED = 3
 """The number of clients that are named."""
 
@@ -22,7 +25,8 @@ NAMED = 3
 def proposed(rows: Sequence[Row]) -> Row | None:
     """Return the row of the scheduler to propose, None where nothing is known.
 
-    It has the best worst 20 % among those whose average is close to the best one.
+    It has the best worst 20 % among those whose average is close to the best one. One that is
+    surely better than the baseline goes before one whose lead may be chance.
 
     >>> from adcs.experiments.statistics import summarise
     >>> end = {"seed": 0, "server_round": 9}
@@ -40,7 +44,8 @@ def proposed(rows: Sequence[Row]) -> Row | None:
     close = [
         row for row in known if sign * row.cells["average"].mean >= best - WORSE_AVERAGE * abs(best)
     ]
-    return max(close, key=lambda row: sign * row.cells["worst20"].mean)
+    surely = [row for row in close if _is_better(row, "worst20")]
+    return max(surely or close, key=lambda row: sign * row.cells["worst20"].mean)
 
 
 class Advice(NamedTuple):
@@ -50,7 +55,7 @@ class Advice(NamedTuple):
     sentences: list[str]
 
 
-def which_scheduler(rows: Sequence[Row], baseline: str) -> Advice:
+def which_scheduler(rows: Sequence[Row], baseline: str, diverged: Collection[str] = ()) -> Advice:
     """Return which scheduler to use.
 
     It is the proposed one, unless the seeds do not tell it from the baseline.
@@ -61,12 +66,22 @@ def which_scheduler(rows: Sequence[Row], baseline: str) -> Advice:
         The rows of the table, with differences to the baseline.
     baseline
         The scheduler that others are compared with.
+    diverged
+        Schedulers whose training diverged; none of them is proposed.
     """
-    row = proposed(rows)
+    known = [each for each in rows if each.cells["worst20"].n]
+    if known and all(each.label in diverged for each in known):
+        every = "every scheduler" if len(known) > 1 else known[0].label
+        said = f"Training diverged with {every}: these accuracies say nothing about schedulers."
+        return Advice(None, [said])
+    known = [each for each in known if each.label not in diverged]
+    row = proposed(known)
     if row is None:
         return Advice(None, ["No accuracy of clients is recorded yet."])
-    known = [each for each in rows if each.cells["worst20"].n]
     base = next((each for each in known if each.label == baseline), None)
+    if base is None and baseline in diverged:
+        lost = f"Training diverged with {baseline}: nothing can be compared with it."
+        return Advice(row.label, [lost, f"{_reached(row)}."])
     if len(known) == 1 or base is None:
         return Advice(row.label, [f"{_reached(row)}."])
     if row.label == baseline:
@@ -76,6 +91,7 @@ def which_scheduler(rows: Sequence[Row], baseline: str) -> Advice:
         )
         return Advice(baseline, [first, f"{_reached(row)}.", *_level(known, row)])
     reached = f"{_reached(row)}; with {baseline} they reach {_both(base)}"
+    costs = _costs(row, base)
     difference = row.differences["worst20"]
     seeds = difference.n
     if seeds < FEWEST:
@@ -85,6 +101,7 @@ def which_scheduler(rows: Sequence[Row], baseline: str) -> Advice:
             [
                 f"Use {row.label}, as far as {how_many} can tell.",
                 f"{reached}. The order may be chance: --seeds 5 gives intervals and tests.",
+                *costs,
             ],
         )
     said = f"{format_difference(difference, row.p['worst20'])} over {seeds} seeds"
@@ -97,14 +114,14 @@ def which_scheduler(rows: Sequence[Row], baseline: str) -> Advice:
             baseline,
             [
                 f"{baseline} is enough: over {seeds} seeds, no scheduler is surely better for the "
-                "worst-off clients.",
+                "worst-off clients at about the same average.",
                 f"{row.label} comes first, level with {baseline}: its worst 20 % differ by {said}. "
                 f"{reached}.",
             ],
         )
     return Advice(
         row.label,
-        [first, f"{reached}. The worst 20 % differ by {said}.", *_level(known, row)],
+        [first, f"{reached}. The worst 20 % differ by {said}.", *costs, *_level(known, row)],
     )
 
 
@@ -119,6 +136,24 @@ def _reached(row: Row) -> str:
         f"With {row.label}, the worst-off fifth of the clients reaches "
         f"{CLIENT_METRICS[row.metric].label} {worst} and all clients on average {average}"
     )
+
+
+def _costs(row: Row, base: Row) -> list[str]:
+    """Return a sentence that names what a scheduler spends much more of than the baseline."""
+    dear = []
+    for field, words in (
+        ("updates", "client updates"),
+        ("bytes", "traffic"),
+        ("seconds", "virtual time"),
+    ):
+        ours, theirs = row.cells[field], base.cells[field]
+        if ours.n and theirs.n and theirs.mean > 0 and ours.mean >= COSTLY * theirs.mean:
+            dear.append(f"{ours.mean / theirs.mean:.1f} times the {words}")
+    if not dear:
+        return []
+    *most, last = dear
+    listed = f"{', '.join(most)} and {last}" if most else last
+    return [f"It costs more than {base.label}: {listed}."]
 
 
 def _is_better(row: Row, field: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,9 @@ KERNEL_BYTES = 600_000
 PARTICIPATION_BYTES = 500_000
 """Bytes of the participation of all runs."""
 
+KERNELS_KEPT = 4096
+"""Kernels whose order and plane are kept, for the next page of the same run."""
+
 COLUMNS = 200
 """Rounds are gathered into at most this many columns of the figure of participation."""
 
@@ -59,6 +63,8 @@ class Moment:
         Coordinates of clients (NaN for those that are not known); None if not recorded.
     cosines
         Packed cosines of some clients, and which; None if not recorded.
+    ranked_by
+        What the scheduler ranked clients by, such as "loss"; None if it did not rank them.
 
     Examples
     --------
@@ -73,6 +79,7 @@ class Moment:
     states: States
     plane: Float64Array | None = None
     cosines: tuple[str, NDArray[np.intp]] | None = None
+    ranked_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,7 @@ def views(runs: Sequence[Run], clients: int) -> dict[str, Any]:
         found[run.label] = {
             **_steps(kept, clients),
             "evaluations": len(run.moments),
+            "ranked_by": next((m.ranked_by for m in run.moments if m.ranked_by), None),
             "kernel": _kernel(run.moments, kernels),
             "participation": (
                 Participation.of(run.cohorts, clients, columns).as_json() if run.cohorts else None
@@ -232,7 +240,7 @@ def _kernel(moments: Sequence[Moment], most: int) -> dict[str, Any] | None:
             {
                 "round": moment.server_round,
                 "clients": clients.tolist(),
-                "order": cluster_order(unpack_cosines(text, len(clients))).tolist(),
+                "order": _packed_order(text, len(clients)),
                 "cosines": text,
             }
         )
@@ -271,11 +279,22 @@ def plane_of(
     position
         The position of each client.
     """
-    cosines = unpack_cosines(text, len(members))
     rows = np.array([position[client] for client in members], dtype=np.intp)
     found = np.full((len(position), 2), np.nan)
-    found[rows] = plane(cosines)
+    found[rows] = _packed_plane(text, len(members))
     return found, (text, rows)
+
+
+# The live page is made again and again from records most of which it has seen.
+@lru_cache(maxsize=KERNELS_KEPT)
+def _packed_order(text: str, clients: int) -> list[int]:
+    order: list[int] = cluster_order(unpack_cosines(text, clients)).tolist()
+    return order
+
+
+@lru_cache(maxsize=KERNELS_KEPT)
+def _packed_plane(text: str, clients: int) -> Float64Array:
+    return plane(unpack_cosines(text, clients))
 
 
 def client_values(values: Sequence[float | None] | None, clients: int) -> Float64Array | None:
