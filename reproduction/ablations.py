@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from adcs import ClientReport, LiveADCS, PowerOfChoice
 from adcs.schedulers import Source
 from adcs.schedulers.live_adcs import (
-    MAX_QUALITY,
     LiveKernel,
     LossTracker,
-    clip_outliers,
     fitted_weights,
     standardised_loss,
 )
@@ -38,7 +36,7 @@ class RawQuality(LiveADCS):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.quality = lambda losses, variances, unanswered, normals: losses
+        self.quality = lambda losses, *others: losses
 
 
 class NoUncertainty(LiveADCS):
@@ -50,11 +48,10 @@ class NoUncertainty(LiveADCS):
 
 
 def _certain_loss(
-    losses: Floats, variances: Floats, unanswered: Indices, normals: Floats
+    losses: Floats, variances: Floats, unanswered: Indices, normals: Floats, persistence: float
 ) -> Floats:
-    losses = clip_outliers(losses)
-    q = (losses - losses.mean()) / (losses.std() or 1.0)
-    return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))
+    zeros = np.zeros_like(normals)
+    return standardised_loss(losses, zeros, unanswered, zeros, persistence)
 
 
 class NoDiscount(LiveADCS):
@@ -108,8 +105,24 @@ class NoDraw(LiveADCS):
         self.quality = _upper_loss
 
 
-def _upper_loss(losses: Floats, variances: Floats, unanswered: Indices, normals: Floats) -> Floats:
-    return standardised_loss(losses, variances, unanswered, np.ones_like(normals))
+def _upper_loss(
+    losses: Floats, variances: Floats, unanswered: Indices, normals: Floats, persistence: float
+) -> Floats:
+    return standardised_loss(losses, variances, unanswered, np.ones_like(normals), persistence)
+
+
+class FullEmphasis(LiveADCS):
+    """Losses count in full, whether or not updates persist."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.quality = _emphasised_loss
+
+
+def _emphasised_loss(
+    losses: Floats, variances: Floats, unanswered: Indices, normals: Floats, persistence: float
+) -> Floats:
+    return standardised_loss(losses, variances, unanswered, normals)
 
 
 class NoiseIgnored(LiveADCS):

@@ -308,3 +308,27 @@ def test_each_update_is_stored_once(probed) -> None:
     rows = np.random.default_rng(0).normal(size=(6, 5000))
     sizes = [len(pack(probed(make(), 0, rows).state())) for make in (adcs.ADCS, adcs.LiveADCS)]
     assert sizes[1] < 1.1 * sizes[0]
+
+
+def test_losses_count_less_where_updates_do_not_persist() -> None:
+    """The largest loss of twelve wins a slot in all rounds, or in about its fair share of them."""
+    rng = np.random.default_rng(0)
+    directions = rng.normal(size=(12, 40))
+    counts = {}
+    for noise in (0.0, 20.0):
+        scheduler = adcs.LiveADCS(max_share=None)
+        counts[noise] = np.zeros(12, dtype=int)
+        for server_round in range(90):
+            updates = directions + noise * rng.normal(size=directions.shape)
+            reports = [
+                ClientReport(c, server_round, loss=0.05 * c + (2.0 if c == 5 else 0.0), update=row)
+                for c, row in enumerate(updates)
+            ]
+            asked = scheduler.request(server_round, range(12), 4).clients
+            scheduler.observe(server_round, [reports[c] for c in asked], "probe")
+            cohort = scheduler.select(server_round, range(12), 4).clients
+            counts[noise][list(cohort)] += server_round >= 30
+            scheduler.observe(server_round, [reports[c] for c in cohort], "training")
+        assert (scheduler.kernel.persistence > 0.9) == (noise == 0.0)
+    assert counts[0.0][5] > 40
+    assert 10 < counts[20.0][5] < 32

@@ -61,18 +61,21 @@ def test_a_client_that_always_takes_its_slot_gets_all_of_its_share() -> None:
 
 
 def attack(name: str, n: int, m: int, rounds: int, **settings: Any) -> np.ndarray:
-    """Return the counts of n clients of which the first two lie."""
-    fake, rng = FakeClients(range(n)), np.random.default_rng(4)
+    """Return the counts of n clients of which the first two lie.
+
+    Updates do not change, so that losses count in full.
+    """
+    fake, lies = FakeClients(range(n)), np.random.default_rng(4).normal(size=(2, 12))
     scheduler = adcs.LiveADCS(**settings)
     counts = np.zeros((rounds, n), dtype=int)
     for server_round in range(rounds):
         reports = {}
         for c in range(n):
-            report = replace(fake.report(server_round, c), norm=None)
+            report = replace(fake.report(0, c), server_round=server_round, norm=None)
             report = replace(report, loss=2.0 * 0.98**server_round + 0.05 * c)
             if c < 2:
                 loss = {"huge": 1e6, "largest": 0.1 + 2.0 * 0.98**server_round + 0.05 * n}[name]
-                report = replace(report, loss=loss, update=rng.normal(size=12))
+                report = replace(report, loss=loss, update=lies[c])
             reports[c] = report
         request = scheduler.request(server_round, range(n), m)
         scheduler.observe(server_round, [reports[c] for c in request.clients], "probe")

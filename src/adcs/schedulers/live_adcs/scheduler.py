@@ -39,7 +39,7 @@ MAX_STEP_NORM_RATIO = 1000.0
 DRAW = 1
 """The random stream of draws from the estimates of losses; unknown clients have stream 0."""
 
-QualityScore = Callable[[Float64Array, Float64Array, IndexArray, Float64Array], Float64Array]
+QualityScore = Callable[[Float64Array, Float64Array, IndexArray, Float64Array, float], Float64Array]
 Weighting = Callable[
     [Float64Array | CosineSums, Float64Array, Float64Array, IndexArray, float], Float64Array
 ]
@@ -50,7 +50,8 @@ class LiveADCS(Scheduler):
     """DPP scheduling with unit-free quality and, after a first probe, hardly any probes.
 
     Training replies refresh their clients' rows of the kernel, and the kernel predicts how the
-    other losses fall. Quality is a draw from the estimate of each loss, standardised over clients.
+    other losses fall. Quality is a draw from the estimate of each loss, standardised over clients;
+    it counts less where updates do not persist from one selection of a client to the next.
     The cohort is the greedy MAP of L = Q C Q with Q = diag(exp(alpha q)). Its weights are fitted so
     that its step approximates the Q-weighted mean of all clients' updates, as far as updates are
     more than noise. Participation is bounded on both sides, by `patience` and by `max_share`.
@@ -90,7 +91,8 @@ class LiveADCS(Scheduler):
     loss_tracker : LossTracker
         Estimates of the losses between reports.
     quality : function
-        q from losses, their variances and unanswered selections: `standardised_loss`.
+        q from losses, their variances, unanswered selections and the persistence of updates:
+        `standardised_loss`.
     probe_budget : ProbeBudget
         How many probes may be sent.
     waiting_rule : WaitingRule
@@ -358,6 +360,7 @@ class LiveADCS(Scheduler):
             tracker.variance(server_round)[rows],
             self._participation.unanswered[rows],
             self.rng(server_round, DRAW).standard_normal(rows.size),
+            self.kernel.persistence,
         )
 
     def _left_out(
