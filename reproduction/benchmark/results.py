@@ -98,8 +98,9 @@ def cost_to_reach(
     {'Uniform': array([12.]), 'Oort': array([2.])}
     """
     found, costs = curves(records, "average"), curves(records, cost)
-    targets = found.last()[BASELINE]
-    if target is not None:
+    if target is None:
+        targets = found.last()[BASELINE]
+    else:
         targets = np.array([target[seed] for seed in found.seeds])
     spent = {}
     for label, values in found.values.items():

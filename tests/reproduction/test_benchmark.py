@@ -13,7 +13,14 @@ from adcs.experiments import make_scheduler
 from reproduction.benchmark.__main__ import main
 from reproduction.benchmark.protocol import BASELINE, OURS, Case, case_names, protocol
 from reproduction.benchmark.report import draw, judge, overview, summary
-from reproduction.benchmark.results import Results, Row, read_rows, rows_of, write_rows
+from reproduction.benchmark.results import (
+    Results,
+    Row,
+    cost_to_reach,
+    read_rows,
+    rows_of,
+    write_rows,
+)
 
 
 def row(scheduler: str, seed: int, *, traffic: float = 1.0, case: str = "digits", **values: float):
@@ -63,6 +70,15 @@ def test_cases_are_experiments_whose_specs_make_schedulers(name: str) -> None:
         assert make_scheduler(spec, 0)
     assert sorted(label for label, _ in specs) == sorted(case.labels())
     assert OURS in case.labels()
+
+
+def test_a_scheduler_run_alone_is_measured_by_the_baseline_of_other_runs() -> None:
+    records = [
+        {"scheduler": "Oort", "seed": 7, "server_round": r, "average": r / 10, "seconds": 2.0 * r}
+        for r in range(6)
+    ]
+    found = cost_to_reach(records, "seconds", {7: 0.25})
+    assert found["Oort"].tolist() == [6.0]
 
 
 def test_rows_are_the_last_tenth_and_the_cost_to_reach_the_baseline() -> None:
