@@ -146,11 +146,15 @@ def _only(given: argparse.Namespace) -> list[str] | None:
 
 
 def _held(cases: Sequence[str], again: Sequence[str]) -> list[Row]:
-    """Return the published rows of cases, without those of schedulers that are run again."""
+    """Return the published rows, without those that are made again, and those of the baselines."""
     if not PUBLISHED.is_file():
         raise ValueError(f"{PUBLISHED} does not exist: run the others too")
     wanted = {*cases, *(Case(name).synchronous for name in cases)}
-    return [r for r in read_rows(PUBLISHED) if r.case in wanted and r.scheduler not in again]
+    return [
+        row
+        for row in read_rows(PUBLISHED)
+        if row.case in wanted and not (row.case in cases and row.scheduler in again)
+    ]
 
 
 if __name__ == "__main__":

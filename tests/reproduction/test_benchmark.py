@@ -10,6 +10,7 @@ import pytest
 
 import adcs
 from adcs.experiments import make_scheduler
+from reproduction.benchmark import __main__ as benchmark
 from reproduction.benchmark.__main__ import main
 from reproduction.benchmark.protocol import BASELINE, OURS, Case, case_names, protocol
 from reproduction.benchmark.report import draw, judge, overview, summary
@@ -159,3 +160,14 @@ def test_a_scheduler_of_ones_own_is_in_the_table(tmp_path: Path, capsys: Any) ->
     assert {*Case("digits").labels(), "First"} == set(found.schedulers("digits"))
     assert "First" in (out / "summary.md").read_text()
     assert (out / "figures" / "benchmark.png").is_file()
+
+
+def test_a_baseline_run_again_in_one_way_of_ending_rounds_keeps_its_synchronous_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = tmp_path / "results.csv"
+    cases = ("digits-mlp", "digits-mlp-buffered")
+    write_rows(published, [row("Uniform", 200, case=case) for case in cases])
+    monkeypatch.setattr(benchmark, "PUBLISHED", published)
+    held = benchmark._held(["digits-mlp-buffered"], ["Uniform"])
+    assert [each.case for each in held] == ["digits-mlp"]
