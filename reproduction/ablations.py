@@ -143,31 +143,6 @@ def _noiseless_weights(
     return fitted_weights(cosines, norms, log_shares, chosen)
 
 
-class SumInFit(LiveADCS):
-    """Weights add up to one within the fit: what no client represents goes to small updates."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.weighting = _constrained_weights
-
-
-def _constrained_weights(
-    cosines: Any,
-    norms: Floats,
-    log_shares: Floats,
-    chosen: Indices,
-    persistence: float,
-) -> Floats:
-    # A direction that all updates share, much longer than they are, asks for a sum of one.
-    common = 100.0 * float(np.sqrt((norms**2).mean())) or 1.0
-    longer = np.sqrt(norms**2 + common**2)
-    inner = cosines * norms[chosen, None] * norms + common**2
-    persistence = 1.0 - (1.0 - persistence) * float((norms**2).mean() / (longer**2).mean())
-    return fitted_weights(
-        inner / longer[chosen, None] / longer, longer, log_shares, chosen, persistence
-    )
-
-
 class NoShareLimit(LiveADCS):
     """A client may get any share of the slots."""
 
