@@ -3,12 +3,15 @@
 Part 1, at the server: 1,000 nodes on a LocalGrid, sketches of 256 numbers, a probe of everyone in
 every round. Kernel and selection are the scheduler's own `observe` and `select`; reading 1,000
 answers is timed beside them. Part 2, at the client: a local epoch over 6,000 examples of a network
-with 1,000,000 parameters, alone and as a probe; the mod's share is what sketching adds. Part 3: the
-memory of the process and CPU seconds a round for many nodes and for large models, beside FedAvg
-alone, each in a process of its own. The seconds leave out the time inside the grid, where clients
-work in this process; the memory includes clients, one at a time.
+with 1,000,000 parameters, alone and as a probe; the mod's share is what sketching adds. Part 3
+(`--sizes`): the memory of the process and CPU seconds a round for many nodes and for large models,
+beside FedAvg alone, each in a process of its own. The seconds leave out the time inside the grid,
+where clients work in this process; the memory includes clients, one at a time. Part 4 (`--memory`):
+by how much the memory grows for each reply in hand, and over 2,000 rounds.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/bench_flower.py [--nodes 1000] [--rounds 5] [--sizes]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/bench_flower.py [--nodes 1000] [--rounds 5]
+    OPENBLAS_NUM_THREADS=1 python benchmarks/bench_flower.py --sizes
+    OPENBLAS_NUM_THREADS=1 python benchmarks/bench_flower.py --memory
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from adcs.observers import Observer
 from adcs.schedulers.base import Request
 
 K = 256
+KINDS = ("FedAvg", "ADCS", "LiveADCS")
 
 
 class Timed(adcs.ADCS):
@@ -225,8 +229,12 @@ def measure(kind: str, nodes: int, d: int, m: int, rounds: int) -> tuple[float, 
         base = FedAvg(fraction_evaluate=0.0)
         strategy = Scheduled(base, scheduler, clients_per_round=m, observers=[times])
         strategy.start(grid, initial, num_rounds=rounds)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    return times.seconds[0], statistics.median(times.seconds[1:]), peak
+    return times.seconds[0], statistics.median(times.seconds[1:]), peak_gb()
+
+
+def peak_gb() -> float:
+    """Return the largest memory of this process so far, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
 def sizes() -> None:
@@ -235,15 +243,58 @@ def sizes() -> None:
     cases = [(n, 1000, 100) for n in (1000, 5000, 20_000)]
     cases += [(20, d, 10) for d in (1_000_000, 10_000_000)]
     cases += [(100, 10_000_000, 10), (20, 50_000_000, 10)]
-    processes = multiprocessing.get_context("spawn")
     for nodes, d, m in cases:
-        for kind in ("FedAvg", "ADCS", "LiveADCS"):
-            with processes.Pool(1) as pool:
-                first, later, peak = pool.apply(measure, (kind, nodes, d, m, 3))
+        for kind in KINDS:
+            first, later, peak = apart(measure, kind, nodes, d, m, 3)
             print(
                 f"{nodes:8,} {d:11,} {m:5}  {kind:9} {first:8.2f} {later:8.2f} {peak:8.2f}",
                 flush=True,
             )
+
+
+def apart(function: Any, *arguments: Any) -> Any:
+    """Return the result of a function, called in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+class Growth(Observer):
+    """Notes the memory of the process after each round."""
+
+    def __init__(self) -> None:
+        self.mb: list[float] = []
+
+    def on_round(self, event: Any) -> None:
+        with open("/proc/self/statm") as file:
+            self.mb.append(int(file.read().split()[1]) * resource.getpagesize() / 1e6)
+
+
+def grow(kind: str, rounds: int) -> float:
+    """Return by how many MB the memory grows from a tenth of the rounds to the end."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    points = np.random.default_rng(0).normal(size=(30, 100))
+    growth = Growth()
+    scheduler = getattr(adcs, kind)()
+    strategy = Scheduled(
+        FedAvg(fraction_evaluate=0.0), scheduler, clients_per_round=10, observers=[growth]
+    )
+    grid = LocalGrid(toy_app(points), 30)
+    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(100))}), num_rounds=rounds)
+    return growth.mb[-1] - growth.mb[rounds // 10]
+
+
+def memory() -> None:
+    d, few, many = 9_000_000, 4, 16
+    print(f"memory: in models of {d:,} parameters, for a cohort of {few}, of {many}, a reply")
+    for kind in KINDS:
+        peaks = [apart(measure, kind, 20, d, m, 3)[2] for m in (few, many)]
+        models = [1e9 * (peak - apart(peak_gb)) / (4 * d) for peak in peaks]
+        slope = (models[1] - models[0]) / (many - few)
+        print(f"  {kind:9} {models[0]:8.1f} {models[1]:8.1f} {slope:8.2f}", flush=True)
+    rounds = 2000
+    for kind in ("Uniform", *KINDS[1:]):
+        grown = apart(grow, kind, rounds)
+        print(f"  {kind:9} {rounds} rounds of 30 clients: {grown:+.1f} MB", flush=True)
 
 
 def main() -> None:
@@ -252,14 +303,18 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", action="store_true", help="part 3 alone")
+    parser.add_argument("--memory", action="store_true", help="part 4 alone")
     arguments = parser.parse_args()
-    if arguments.sizes:
-        sizes()
+    if arguments.sizes or arguments.memory:
+        for wanted, part in ((arguments.sizes, sizes), (arguments.memory, memory)):
+            if wanted:
+                part()
         return
     logging.getLogger("flwr").setLevel(logging.ERROR)
     server(arguments.nodes, arguments.cohort, arguments.rounds)
     client(repeats=3)
     sizes()
+    memory()
 
 
 if __name__ == "__main__":

@@ -129,6 +129,8 @@ class RunFolder:
         Raises FileExistsError for a folder that holds a run or any other files.
         """
         folder = cls(Path(path))
+        if folder.path.exists() and not folder.path.is_dir():
+            raise FileExistsError(f"{path} is a file; choose a folder")
         if (folder.path / "config.json").exists():
             raise FileExistsError(
                 f"{path} already holds a run; resume it, or choose another folder"

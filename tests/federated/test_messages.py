@@ -110,3 +110,13 @@ def test_text_of_clients_is_one_printable_line_of_bounded_length(text: str, limi
     assert cleaned.isprintable()
     if text.isprintable() and len(text) <= limit:
         assert cleaned == text
+
+
+def test_numbers_that_do_not_fit_into_the_models_precision_are_refused() -> None:
+    half = SentModel({"w": np.zeros(3, np.float16)})
+    checked = check_arrays({"w": np.array([1.0, 2.0, 65504.0])}, half)
+    assert checked["w"].dtype == np.float16
+    with pytest.raises(Refused, match="array 'w' must fit into float16, got 70000") as refused:
+        check_arrays({"w": np.array([1.0, -70000.0, 2.0])}, half)
+    assert refused.value.check == "values"
+    assert np.isinf(check_arrays({"w": np.full(3, 1e6)}, half, {"shapes"})["w"]).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import adcs
 from adcs.federated import Purpose, ReplyChecks, ReplyReader, RoundRecord, SentModel
 from adcs.flower import LocalGrid, Scheduled, probe_mod
 from adcs.flower.transport import FlowerReply
+from adcs.run_folder import RunFolder
 
 
 @pytest.mark.parametrize("make", [adcs.ADCS, adcs.LiveADCS])
@@ -76,16 +77,24 @@ def test_replies_are_read_one_at_a_time(toy: Any) -> None:
     assert peak < 5 * 4 * size
 
 
+@pytest.fixture
+def no_automatic_gc() -> Iterator[None]:
+    """Python looks for reference cycles when it has made many objects, however large they are."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_automatic_gc")
 def test_replies_are_let_go_before_those_of_the_next_round_arrive(toy: Any) -> None:
-    alive: list[weakref.ref[Message]] = []
+    alive: list[weakref.ref[Any]] = []
     before: list[int] = []
 
     class Watched(LocalGrid):
         def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-            gc.collect()
             before.append(sum(each() is not None for each in alive))
             pulled = list(super().pull_messages(message_ids))
-            alive.extend(weakref.ref(each) for each in pulled)
+            alive.extend(weakref.ref(each.content["arrays"]) for each in pulled)
             return pulled
 
     base = FedAvg(fraction_evaluate=0.0)
@@ -103,7 +112,8 @@ class Trees(FedAvg):
         return ArrayRecord([np.concatenate(trees)]), MetricRecord()
 
 
-def trees_app() -> ClientApp:
+def trees_app(sizes: list[int]) -> ClientApp:
+    """Return an app that adds a byte to its model, and notes the sizes of models to evaluate."""
     app = ClientApp(mods=[probe_mod])
 
     @app.train()
@@ -113,17 +123,38 @@ def trees_app() -> ClientApp:
         metrics = MetricRecord({"num-examples": 10})
         return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
 
+    @app.evaluate()
+    def evaluate(message: Message, context: Any) -> Message:
+        client = context.node_config["partition-id"]
+        sizes.append(message.content["arrays"]["0"].numpy().size)
+        metrics = MetricRecord({"loss": float(client), "num-examples": 10})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
     return app
 
 
 def start_trees(scheduler: Any) -> Any:
     strategy = Scheduled(Trees(fraction_evaluate=0.0), scheduler, clients_per_round=2)
     initial = ArrayRecord([np.zeros(0, np.uint8)])
-    return strategy.start(LocalGrid(trees_app(), 4), initial, num_rounds=3)
+    return strategy.start(LocalGrid(trees_app([]), 4), initial, num_rounds=3)
 
 
 def test_trees_can_be_scheduled_without_updates() -> None:
     assert start_trees(adcs.Uniform()).arrays["0"].numpy().size == 14  # 2 n + 2, three times
+
+
+def test_clients_are_not_asked_to_evaluate_an_empty_model(caplog: Any, tmp_path: Any) -> None:
+    """XGBoost ends the client's process if it loads one."""
+    sizes: list[int] = []
+    base = Trees(fraction_evaluate=0.0)
+    strategy = Scheduled(base, adcs.PowerOfChoice(), clients_per_round=2, folder=tmp_path / "run")
+    initial = ArrayRecord([np.zeros(0, np.uint8)])
+    strategy.start(LocalGrid(trees_app(sizes), 4), initial, num_rounds=3)
+    assert sizes == [2] * 4 + [6] * 4
+    lines = list(RunFolder.open(tmp_path / "run").records())
+    assert [line["probed"] for line in lines] == [[], [0, 1, 2, 3], [0, 1, 2, 3]]
+    assert [sorted(line["trained"]) for line in lines[1:]] == [[2, 3], [2, 3]]
+    assert caplog.text.count("the model is empty, so that no client can evaluate it") == 1
 
 
 @pytest.mark.parametrize(

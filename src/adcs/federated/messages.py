@@ -233,9 +233,9 @@ def check_arrays(
         if "values" in checks:
             check_values(key, values)
         same_kind = sent is not None and values.dtype.kind == sent.dtype.kind == "f"
-        checked[key] = (
-            values.astype(sent.dtype, copy=False) if sent is not None and same_kind else values
-        )
+        if sent is not None and same_kind and values.dtype != sent.dtype:
+            values = _as_type(key, values, sent.dtype, checks)
+        checked[key] = values
     floating = [key for key, array in checked.items() if array.dtype.kind == "f"]
     all_zero = floating and not any(checked[key].any() for key in floating)
     # Arrays that came back as zeros, as they were sent, are an unchanged model.
@@ -243,6 +243,18 @@ def check_arrays(
     if all_zero and not was_zero and "zeros" in checks:
         raise Refused("zeros", "arrays must not all be zero")
     return checked
+
+
+def _as_type(
+    key: str, values: NDArray[Any], dtype: np.dtype[Any], checks: Collection[str]
+) -> NDArray[Any]:
+    """Return an array in another precision; raise `Refused` if it has numbers that do not fit."""
+    with np.errstate(over="ignore"):
+        converted = values.astype(dtype)
+    if "values" in checks and not np.isfinite(converted).all():
+        largest = max(float(values.max()), -float(values.min()))
+        raise Refused("values", f"array {key!r} must fit into {dtype}, got {largest:g}")
+    return converted
 
 
 def _check_shape(key: str, values: NDArray[Any], sent: NDArray[Any], *, is_parameter: bool) -> None:

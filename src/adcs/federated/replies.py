@@ -237,6 +237,7 @@ class ReplyReader:
     ) -> None:
         self.checks = checks
         self.examples = {} if examples is None else examples
+        self._without_losses = checks.without_losses()
         self._layouts: dict[str, Layout] = {}  # the usual layout of earlier rounds
 
     def batch(
@@ -288,7 +289,7 @@ class ReplyReader:
         """Return the evaluation replies that can be used."""
         usable: dict[ClientId, Reply] = {}
         purpose = Purpose("evaluation", 0)
-        checks = self.checks.without_losses()
+        checks = self._without_losses
         readable = self._readable(replies, record)
         stated = {client: self.stated_examples(reply) for client, reply in readable.items()}
         limit = self.examples_limit(stated)
@@ -413,7 +414,7 @@ class ReplyReader:
             raise ValueError(clean_text(answer["refused"]))
         weight_key = self.checks.weight_key
         if weight_key is not None and "examples" in answer:
-            check_metrics({weight_key: answer["examples"]}, self.checks.without_losses(), math.inf)
+            check_metrics({weight_key: answer["examples"]}, self._without_losses, math.inf)
         sketch = None
         if purpose.sketch is not None and answer.get("unchanged") is not True:
             sketch = purpose.sketch.decode(answer.get("sketch", b""))

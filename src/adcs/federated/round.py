@@ -28,6 +28,7 @@ from typing import Any, Generic
 from numpy.typing import NDArray
 
 from adcs._types import ClientId
+from adcs._validation import is_int
 from adcs.backoff import Stage, without_unanswered
 from adcs.federated.buffer import Buffer
 from adcs.federated.messages import Exchange, Purpose, Reply, SentModel
@@ -74,13 +75,33 @@ def cohort_size(setting: ClientsPerRound, connected: int, server_round: int = 1)
     ValueError: clients_per_round must be a whole number >= 1 or a fraction up to 1.0, got 1.5
     """
     value = setting(server_round) if callable(setting) else setting
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
+    if is_int(value) and value >= 1:
+        return int(value)
     if isinstance(value, float) and 0.0 < value <= 1.0:
         return max(1, int(value * connected + 1e-9))
     raise ValueError(
         f"clients_per_round must be a whole number >= 1 or a fraction up to 1.0, got {value!r}"
     )
+
+
+def check_observers(observers: Iterable[Observer]) -> list[Observer]:
+    """Return observers as a list, or raise ValueError for anything else.
+
+    >>> check_observers("tensorboard")
+    Traceback (most recent call last):
+    ...
+    ValueError: observers must be a list of adcs.observers.Observer objects, got 'tensorboard'
+    """
+    several = isinstance(observers, Iterable) and not isinstance(observers, str)
+    given = list(observers) if several else None
+    wrong: list[Any] = [observers]
+    if given is not None:
+        wrong = [each for each in given if not isinstance(each, Observer)]
+    if given is None or wrong:
+        raise ValueError(
+            f"observers must be a list of adcs.observers.Observer objects, got {wrong[0]!r}"
+        )
+    return given
 
 
 @dataclass(frozen=True)
@@ -209,7 +230,7 @@ class RoundDriver(Generic[Reply]):
         self.scheduler = scheduler
         self.checks = checks
         self.recorder = recorder
-        self.observers = list(observers)
+        self.observers = check_observers(observers)
         self.warn_once = WarnOnce() if warn_once is None else warn_once
         self.unweighted = unweighted
         self.round: Round[Reply] | None = None
@@ -294,6 +315,7 @@ class RoundDriver(Generic[Reply]):
         current.record.backing_off = [client for client in available if client not in may_ask]
         request = self.scheduler.request(current.server_round, offered, m)
         self._check_request(request, current.model)
+        request = self._without_empty_evaluations(request, current.model)
         if "update" in request.signals and request.sketch is None and self._sketch is not None:
             request = replace(request, sketch=self._sketch)
             self._announce_sketch(current, self._sketch)
@@ -310,6 +332,22 @@ class RoundDriver(Generic[Reply]):
                 "serialised models, such as trees, have no updates. Use a scheduler that needs "
                 "none, such as Uniform or PowerOfChoice"
             )
+
+    def _without_empty_evaluations(self, request: Request, model: SentModel | None) -> Request:
+        """Return a request that asks nobody if clients would have to evaluate an empty model.
+
+        Trees begin as an empty array; libraries fail on it, some by ending the process.
+        """
+        evaluates = all(SIGNALS[name].work != "update" for name in request.signals)
+        if not request.clients or not evaluates or model is None or model.nbytes:
+            return request
+        self.warn_once(
+            "empty",
+            "the model is empty, so that no client can evaluate it: "
+            f"{type(self.scheduler).__name__} selects without {', '.join(sorted(request.signals))} "
+            "until it has been trained",
+        )
+        return Request()
 
     def _announce_sketch(self, current: Round[Reply], sketch: Sketcher) -> None:
         """Log once that updates are sketched because of their size."""

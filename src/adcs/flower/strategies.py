@@ -211,7 +211,8 @@ def enabled_checks(setting: CheckSetting, strategy: Strategy) -> frozenset[str]:
         if not (flowers and whole):
             left_out.add("missing")
         return ALL_CHECKS - left_out
-    names = [setting] if isinstance(setting, str) else list(setting)
+    names = list(setting) if isinstance(setting, Collection) else [setting]
+    names = [setting] if isinstance(setting, str) else names
     for name in names:
         if name not in ALL_CHECKS:
             hint = did_you_mean(str(name), sorted(ALL_CHECKS))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import logging
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -34,6 +37,7 @@ from adcs.flower.receive import clock_of
 from adcs.flower.strategies import (
     CheckSetting,
     averages_by_weight,
+    chain,
     check_kinds,
     check_mode,
     enabled_checks,
@@ -193,6 +197,11 @@ class Scheduled(Strategy):
         observers: Iterable[Observer] = (),
     ) -> None:
         check_kinds(strategy, scheduler)
+        if any(isinstance(each, Scheduled) for each in chain(strategy)):
+            raise ValueError(
+                "strategy must not be Scheduled, which selects clients already: give the strategy "
+                "inside it and one scheduler"
+            )
         if isinstance(arrays, str):
             raise ValueError(f"arrays must be a list of patterns, got the string {arrays!r}")
         check_mode(strategy, clients_per_round, over_select, mode)
@@ -200,6 +209,7 @@ class Scheduled(Strategy):
             cohort_size(clients_per_round, 1)
         for name, value in (
             ("patience", patience),
+            ("probe_timeout", probe_timeout),
             ("max_examples", max_examples),
             ("sketch_above", sketch_above),
         ):
@@ -207,6 +217,13 @@ class Scheduled(Strategy):
                 check_number(name, value, minimum=0)
         if stop_after is not None:
             check_int("stop_after", stop_after, minimum=1)
+        if eligible is not None and not callable(eligible):
+            raise ValueError(
+                "eligible must be a function of a client's id and Flower's NodeInfo, got "
+                f"{type(eligible).__name__}"
+            )
+        if not isinstance(loss_key, str):
+            raise ValueError(f"loss_key must be the name of a metric, got {loss_key!r}")
         self.strategy = strategy
         self.scheduler = scheduler
         self.clients_per_round = clients_per_round
@@ -274,6 +291,7 @@ class Scheduled(Strategy):
         self._saved_model = self.recorder.model
         self._saved_config = self.recorder.train_config
         self._given_config: dict[str, Any] | None = None  # the training config of this start
+        self._started = False
         if self.rounds_done:
             log.info("resuming after round %d of %s", self.rounds_done, folder)
             if mode is not None:
@@ -318,20 +336,30 @@ class Scheduled(Strategy):
             evaluate_config, evaluate_fn, and whatever else it takes.
         """
         named = bind_start(self.strategy, *args, **kwargs)
+        if not self._own_start:
+            check_start(named)
         self._timeout = named.get("timeout", DEFAULT_TIMEOUT)
         self._evaluate_config = named.get("evaluate_config") or ConfigRecord()
         if self._saved_model is not None and "initial_arrays" in named:
             log.info("continuing with the model of round %d", self.rounds_done)
             saved = {key: Array(np.asarray(array)) for key, array in self._saved_model.items()}
+            if not {*saved} <= {*named["initial_arrays"]}:  # Clients may return adapters only.
+                log.warning(
+                    "initial_arrays is another model than that of the folder, %s: to train it, "
+                    "choose another folder",
+                    sorted(saved)[:3],
+                )
             named["initial_arrays"] = ArrayRecord(saved)
             args, kwargs, self._saved_model = (), named, None
         self._given_config = None
         with self.recorder.locked():
+            self._started = True
             try:
                 if self._own_start:
                     return call_start(self.strategy, self, *args, **kwargs)
                 return super().start(*args, **kwargs)
             finally:
+                self._started = False
                 if self._training is not None:
                     self._training.end()
                 self._driver.end()
@@ -340,6 +368,16 @@ class Scheduled(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Probe if the scheduler requests it, select, and return the cohort's messages."""
+        if not self._started:
+            # Training replies may come with the probe, unseen by the strategy outside.
+            if str(sys._getframe(1).f_globals.get("__name__")).startswith("flwr."):
+                raise ValueError(
+                    "Scheduled cannot be inside another strategy, such as differential privacy, "
+                    "which would not see all replies: put that strategy inside, as "
+                    "Scheduled(Outer(FedAvg(), ...), scheduler, ...)"
+                )
+            if self.recorder.saves:
+                self._warn_once("start", "rounds run without start: the folder is not locked")
         driver = self._driver
         this_round = driver.begin()
         current = self._current = _FlowerRound(clock_of(grid))
@@ -347,7 +385,7 @@ class Scheduled(Strategy):
         # After a restart `server_round` counts from 1 again; `rounds_done` does not.
         flower_round = this_round.server_round + 1
         self._continue_config(config)
-        messages = list(self.strategy.configure_train(flower_round, arrays, config, grid))
+        messages = addressed(self.strategy, flower_round, arrays, config, grid)
         self.recorder.train_config = [self._given_config or {}, plain_config(config)]
         if not messages:
             return []
@@ -404,7 +442,8 @@ class Scheduled(Strategy):
         metrics: MetricRecord | None = None
         if usable:  # Some strategies divide by the number of replies.
             messages = [reply.message for reply in (*usable.values(), *errors)]
-            arrays, metrics = self.strategy.aggregate_train(this_round.server_round + 1, messages)
+            arrays, metrics = aggregated(self.strategy, this_round.server_round + 1, messages)
+            release_cycles()
         self._explain_errors(this_round.record)
         if arrays is not None and self.recorder.saves:
             self.recorder.model = read_arrays(arrays)
@@ -414,7 +453,7 @@ class Scheduled(Strategy):
         for name, value in record.summary().items():
             # Flower keeps the metrics of all rounds: their names are kept once.
             combined[sys.intern(f"adcs-{name.replace('_', '-')}")] = value
-        if isinstance(replies, list) and not self._own_start:
+        if isinstance(replies, list) and self._started and not self._own_start:
             # Flower's loop holds this list, and with it all models, until the next replies are in.
             replies.clear()
         return arrays, combined
@@ -672,6 +711,93 @@ class Scheduled(Strategy):
 
     def _probe_wait(self) -> float | None:
         return self._timeout if self.probe_timeout is None else self.probe_timeout
+
+
+def addressed(
+    strategy: Strategy, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+) -> list[Message]:
+    """Return a strategy's training messages, one for each node; raise ValueError if there are more.
+
+    Parameters
+    ----------
+    strategy
+        The strategy.
+    server_round, arrays, config, grid
+        As of its `configure_train`.
+    """
+    messages = strategy.configure_train(server_round, arrays, config, grid)
+    if messages is None:
+        raise ValueError(
+            f"configure_train of {type(strategy).__name__} must return messages, got None"
+        )
+    sent = list(messages)
+    nodes = Counter(message.metadata.dst_node_id for message in sent)
+    if len(nodes) < len(sent):
+        node, count = nodes.most_common(1)[0]
+        raise ValueError(
+            f"configure_train of {type(strategy).__name__} must address a node once in a round, "
+            f"got {count} messages to node {node}"
+        )
+    return sent
+
+
+def aggregated(
+    strategy: Strategy, server_round: int, replies: list[Message]
+) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    """Return what a strategy makes of replies; raise ValueError if that is no model with metrics.
+
+    Parameters
+    ----------
+    strategy
+        The strategy.
+    server_round, replies
+        As of its `aggregate_train`.
+    """
+    result: Any = strategy.aggregate_train(server_round, replies)
+    pair = isinstance(result, (tuple, list)) and len(result) == 2
+    if not pair or not (
+        isinstance(result[0], (ArrayRecord, NoneType))
+        and isinstance(result[1], (MetricRecord, NoneType))
+    ):
+        kinds = [type(part).__name__ for part in (result if pair else [result])]
+        raise ValueError(
+            f"aggregate_train of {type(strategy).__name__} must return an ArrayRecord and a "
+            f"MetricRecord, or None for either, got {' and '.join(kinds)}"
+        )
+    return result[0], result[1]
+
+
+def check_start(named: Mapping[str, Any]) -> None:
+    """Raise ValueError for arguments of Flower's `start` of another kind than it needs.
+
+    >>> check_start({"grid": None})
+    Traceback (most recent call last):
+    ...
+    ValueError: grid must be a Grid, as in @server.main(), got NoneType
+    """
+    kinds: dict[str, tuple[type, str]] = {
+        "grid": (Grid, "a Grid, as in @server.main()"),
+        "initial_arrays": (ArrayRecord, "an ArrayRecord, such as ArrayRecord(net.state_dict())"),
+        "train_config": (ConfigRecord, 'a ConfigRecord, such as ConfigRecord({"lr": 0.1})'),
+        "evaluate_config": (ConfigRecord, 'a ConfigRecord, such as ConfigRecord({"batch": 32})'),
+    }
+    for name, (kind, meaning) in kinds.items():
+        optional = name.endswith("config")
+        if name in named and not isinstance(named[name], kind):
+            if optional and named[name] is None:
+                continue
+            raise ValueError(f"{name} must be {meaning}, got {type(named[name]).__name__}")
+
+
+def release_cycles() -> None:
+    """Free what an aggregation has left in reference cycles, at once.
+
+    Flower's views of a content, such as `content.array_records`, refer to themselves and to the
+    content. Without this, the models of a round stay in memory until Python looks for cycles, which
+    for a few large objects can take rounds. The views are new, so looking through the younger
+    objects is enough, and takes little time.
+    """
+    gc.collect(1)
 
 
 def plain_config(config: ConfigRecord) -> dict[str, Any]:

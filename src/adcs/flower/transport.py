@@ -120,13 +120,16 @@ class Transport:
         for node in nodes[:FIRST_ASKED] if self.has_mod is None else ():
             content = RecordDict({**dict(training[node].content.items()), **dict(question.items())})
             nodes.remove(node)
-            answered |= dict(self.send(grid, [Message(content, node, "train")], timeout, purpose))
+            kind = training[node].metadata.message_type
+            answered |= dict(self.send(grid, [Message(content, node, kind)], timeout, purpose))
             reply = answered.get(node)
             if reply is not None and (reply.error is None or reply.raised):
                 self.has_mod = reply.error is None and reply.answer is not None
                 break
         if self.has_mod:
-            messages = [Message(question, node, "train") for node in nodes]
+            messages = [
+                Message(question, node, training[node].metadata.message_type) for node in nodes
+            ]
             answered |= dict(self.send(grid, messages, timeout, purpose))
         elif self.has_mod is False:
             self.registry.partition_ids = False
@@ -464,7 +467,9 @@ def probe_messages(
             elif question is not None:
                 changed = RecordDict({**dict(content.items()), QUESTION: question})
             contents[id(content)] = changed
-        messages.append(Message(contents[id(content)], message.metadata.dst_node_id, probe.handler))
+        # A strategy may train by another handler, such as "train.personal".
+        kind = message.metadata.message_type if probe.handler == "train" else probe.handler
+        messages.append(Message(contents[id(content)], message.metadata.dst_node_id, kind))
     return messages
 
 
@@ -520,7 +525,9 @@ def content_bytes(content: RecordDict) -> int:
     """
     total = 0
     for record in content.values():
-        if not isinstance(record, ArrayRecord) and len(record) > MAX_METRICS:
+        if isinstance(record, ArrayRecord):
+            total += sum(len(key) + len(array.data) for key, array in record.items())
+        elif len(record) > MAX_METRICS:
             total += 16 * len(record)
         else:
             total += sum(len(key) + _value_bytes(value) for key, value in record.items())
@@ -540,9 +547,6 @@ def sent_bytes(messages: Iterable[Message]) -> int:
 
 
 def _value_bytes(value: Any) -> int:
-    if isinstance(value, list):
-        return sum(_value_bytes(item) for item in value)
-    if isinstance(value, (str, bytes)):
-        return len(value)
-    # An Array holds serialised data; numbers travel in 64 bits.
-    return len(value.data) if hasattr(value, "shape") else 8
+    if isinstance(value, (int, float)):
+        return 8  # Numbers travel in 64 bits.
+    return len(value) if isinstance(value, (str, bytes)) else sum(map(_value_bytes, value))
