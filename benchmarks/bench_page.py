@@ -2,18 +2,29 @@
 
 Prints the size of the page, the time to write it, and in chromium (CHROMIUM, or the one in PATH)
 the time until everything is drawn and the time of a step of the slider. With `--viewers 200` it
-prints instead how soon viewers of the live page get an event.
+prints instead how soon viewers of the live page get an event; with `--lag`, how soon the figures of
+the live page have an evaluation: on such a run that goes on, or on a run in progress (`--run`).
 
-    python benchmarks/bench_page.py [--clients 1000] [--evaluations 2000] [--viewers 200]
+    python benchmarks/bench_page.py [--clients 1000] [--evaluations 2000] [--run RUN]
+                                    [--viewers 200 | --lag]
 """
 
 import argparse
 import asyncio
+import gzip
+import json
 import os
+import re
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
+import threading
 import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -176,20 +187,100 @@ async def viewers(address: str, port: int, count: int, touch: Path) -> None:
     )
 
 
+@contextmanager
+def watched(folder: RunFolder) -> Iterator[str]:
+    """Serve the live page of a run folder in a process of its own; yield its address."""
+    command = [sys.executable, "-u", "-m", "adcs", "watch", str(folder.path), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            lines = (re.search(r"http://[^/]*", line) for line in process.stderr)
+            yield next(found.group() for found in lines if found)
+        finally:
+            process.terminate()
+
+
 def live(count: int, base: Path) -> None:
-    import threading
-
-    from adcs.experiments.page.server import serve
-
     folder = RunFolder.create(base / "live", {"engine": "flower", "scheduler": {"name": "ADCS"}})
-    found: list[str] = []
-    threading.Thread(
-        target=serve, args=(folder,), kwargs={"port": 0, "ready": found.append}, daemon=True
-    ).start()
-    while not found:
-        time.sleep(0.05)
-    port = int(found[0].rstrip("/").rpartition(":")[2])
-    asyncio.run(viewers("127.0.0.1", port, count, folder.path / "status.json"))
+    with watched(folder) as address:
+        port = int(address.rpartition(":")[2])
+        asyncio.run(viewers("127.0.0.1", port, count, folder.path / "status.json"))
+
+
+def newest(folder: RunFolder) -> int:
+    """Return the last evaluated round of the records."""
+    found = -1
+    for path in (folder.path / "records").glob("*.jsonl"):
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 1_000_000))
+            lines = file.read().splitlines(keepends=True)
+        whole = [line for line in lines[-2:] if line.endswith(b"\n")]
+        found = max([found, *(json.loads(line)["server_round"] for line in whole)])
+    return found
+
+
+def follow(address: str, versions: list[str]) -> None:
+    """Append the version of the data whenever an event names another, as the page does."""
+    with urllib.request.urlopen(f"{address}/events") as answer:
+        for line in answer:
+            if line.startswith(b"data: "):
+                version = json.loads(line.removeprefix(b"data: "))["version"]
+                if version not in versions[-1:]:
+                    versions.append(version)
+
+
+def shown(address: str) -> int:
+    """Return the last evaluated round in the figures of the live page."""
+    request = urllib.request.Request(f"{address}/data.json", headers={"accept-encoding": "gzip"})
+    with urllib.request.urlopen(request) as answer:
+        lines = json.loads(gzip.decompress(answer.read()))["curves"]["lines"].values()
+    return max((line["x"]["server_round"][-1] for line in lines), default=-1)
+
+
+def lag(folder: RunFolder, *, grow: bool, evaluations: int = 40) -> None:
+    """Print how much later than the records the figures of the live page have an evaluation.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    grow
+        Whether to add an evaluation every 0.6 s; otherwise the run is in progress.
+    evaluations
+        How many evaluations to wait for.
+    """
+    (file, *_) = (folder.path / "records").glob("*.jsonl")
+    last = [json.loads(line) for line in file.read_text().splitlines()[-2:]] if grow else []
+    written: dict[int, float] = {}
+    late: list[float] = []
+    versions: list[str] = []
+    fetched = 0
+    with watched(folder) as address:
+        threading.Thread(target=follow, args=(address, versions), daemon=True).start()
+        first, added = max(newest(folder), shown(address)), time.monotonic()
+        ended = added + 120
+        while len(late) < evaluations and time.monotonic() < ended:
+            now = time.monotonic()
+            if grow and now - added > 0.6:
+                added = now
+                for record in last:
+                    record["server_round"] += 10
+                with file.open("ab") as records:
+                    records.writelines(map(record_line, last))
+            if (done := newest(folder)) > first:
+                written.setdefault(done, now)
+                first = done
+            if len(versions) > fetched:
+                fetched = len(versions)
+                there = shown(address)
+                for done in [each for each in written if each <= there]:
+                    late.append(time.monotonic() - written.pop(done))
+            time.sleep(0.05)
+    late.sort()
+    print(
+        f"{len(late)} evaluations: figures have them after {statistics.median(late):.1f} s "
+        f"(median), {late[int(0.95 * len(late))]:.1f} s (95th percentile), at most {late[-1]:.1f} s"
+    )
 
 
 def main() -> None:
@@ -197,6 +288,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--evaluations", type=int, default=2000)
     parser.add_argument("--viewers", type=int, default=0)
+    parser.add_argument("--lag", action="store_true")
     parser.add_argument("--run", type=Path, help="a run folder of one's own, instead")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -209,6 +301,9 @@ def main() -> None:
             if given.run
             else made_up(base / "run", given.clients, given.evaluations)
         )
+        if given.lag:
+            lag(folder, grow=given.run is None)
+            return
         started = time.perf_counter()
         page = write_page(folder, out=base / "report.html")
         print(f"written: {time.perf_counter() - started:.1f} s")

@@ -24,8 +24,8 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 def compared(folder: Path) -> Path:
-    """Run a comparison of five schedulers over three seeds; return its run folder."""
-    words = "compare --data digits --rounds 1500 --eval-every 25 --seeds 3 --lr 0.01 --exact"
+    """Run a comparison of five schedulers over five seeds; return its run folder."""
+    words = "compare --data digits --rounds 1500 --eval-every 25 --seeds 5 --lr 0.01 --exact"
     schedulers = ["Uniform", "PowerOfChoice", "DivFL", "ADCS", "LiveADCS"]
     command = [sys.executable, "-m", "adcs", *words.split(), "--out", str(folder)]
     for name in schedulers:
@@ -131,6 +131,8 @@ def pictures(run: Path, flower: Path) -> None:
             page.locator("#slider").focus()
             for _ in range(more.get("steps", 0)):
                 page.keyboard.press("ArrowLeft")
+            if more.get("scheduler"):
+                page.select_option("#scheduler", more["scheduler"])
             if more.get("client"):
                 page.select_option("#client", more["client"])
             page.wait_for_timeout(400)
@@ -145,8 +147,9 @@ def pictures(run: Path, flower: Path) -> None:
             context.close()
 
         shot("file", page_file, 1200, 900)
-        shot("clients", page_file, 1200, 900, steps=30, client="7", section="#h-clients")
-        shot("dark", page_file, 1200, 900, scheme="dark", steps=10, section="#h-clients")
+        clients = {"scheduler": "ADCS", "section": "#h-clients"}
+        shot("clients", page_file, 1200, 900, steps=30, client="7", **clients)
+        shot("dark", page_file, 1200, 900, scheme="dark", steps=10, **clients)
         shot("phone", page_file, 390, 844)
         with served(flower) as address:
             shot("live", address, 1200, 900)

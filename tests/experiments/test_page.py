@@ -7,12 +7,15 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from adcs.cli.app import app
@@ -21,6 +24,7 @@ from adcs.experiments.config import Experiment
 from adcs.experiments.page import LARGEST, page_data, write_page
 from adcs.experiments.page.alerts import federation_alerts, simulation_alerts
 from adcs.experiments.page.document import document, json_text, with_reasons
+from adcs.experiments.page.encoding import nested
 from adcs.experiments.page.reasons import CODES, REASONS, SELECTED, choice_states
 from adcs.experiments.page.simulation import command_of
 from adcs.experiments.page.source import LineTail, RunSource
@@ -530,6 +534,80 @@ def test_a_federation_has_a_page(tmp_path: Path) -> None:
     states = array(view["states"], "u1", 35, 4)
     assert [REASONS[c].word for c in states[0]][2:] == ["selected", "selected"]
     assert view["losses"]["high"] == 3.0
+
+
+def grown(whole: RunFolder, path: Path, rng: np.random.Generator) -> Iterator[RunFolder]:
+    """Yield a copy of a run folder again and again, as it grows; once it is cut and resumed."""
+    path.mkdir()
+    shutil.copy(whole.path / "config.json", path)
+    growing = [*whole.path.glob("records/*.jsonl"), *whole.path.glob("selections/*")]
+    held = {file: file.read_bytes() for file in growing}
+    share = dict.fromkeys(growing, 0.0)
+    for step in range(12):
+        for file, data in held.items():
+            cut = 0.5 if step == 6 else 1.0
+            share[file] = cut * min(1.0, share[file] + rng.uniform(0, 0.3)) if step < 11 else 1.0
+            copy = path / file.relative_to(whole.path)
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes(data[: int(share[file] * len(data))])
+        yield RunFolder.open(path)
+
+
+@pytest.mark.parametrize("kind", ["comparison", "federation"])
+@pytest.mark.parametrize("number", range(3))
+def test_a_page_made_again_is_one_made_anew(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, number: int
+) -> None:
+    monkeypatch.setattr(
+        "adcs.experiments.page.views.VIEW_BYTES", 4_000
+    )  # so that steps are left out
+    whole = run if kind == "comparison" else federation(tmp_path / "whole")
+    followed = None
+    for folder in grown(whole, tmp_path / "run", np.random.default_rng(number)):
+        followed = followed or RunSource(folder)
+        followed.read()
+        fresh = RunSource(folder)
+        fresh.read()
+        assert json_text(page_data(followed)) == json_text(page_data(fresh))
+    assert followed is not None
+    assert len(list(followed.records)) == len(list(whole.records()))
+
+
+def test_what_is_made_of_lines_is_made_again_when_they_change(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", {})
+    with folder.writer("seed0") as writer:
+        for done in range(3):
+            writer.append({"scheduler": "U", "seed": 0, "server_round": done})
+    source = RunSource(folder)
+    source.read()
+    made: list[int] = []
+
+    def once(line: Any, given: int = 0) -> None:
+        for record in source.records:
+            source.once((record, line), given, lambda: made.append(record["server_round"]))  # noqa: B023
+
+    once(None)
+    once(None)
+    assert made == [0, 1, 2]
+    once({}, 0)  # another line that belongs to them
+    once(source.config, 1)
+    assert made == [0, 1, 2] * 3
+    (path,) = (folder.path / "records").glob("*.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]))
+    source.read()
+    once(source.config, 1)
+    assert made == [0, 1, 2] * 3 + [0, 1]
+
+
+@given(count=st.integers(0, 500), most=st.integers(2, 80))
+def test_steps_that_are_shown_are_not_replaced_by_others(count: int, most: int) -> None:
+    now, then = nested(count, most), nested(count + 1, most)
+    assert now.size <= most
+    assert now.size == count or now.size > most // 2 - 1
+    assert set(then[:-1]) <= set(now) | {count}
+    if count:
+        assert (now[0], now[-1]) == (0, count - 1)
 
 
 def test_the_status_of_a_federation(tmp_path: Path) -> None:

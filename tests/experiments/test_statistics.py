@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from adcs.experiments import tables
 from adcs.experiments.statistics import (
+    FEWEST,
     LEVEL,
     SHARE,
+    Curves,
     corrected,
     curves,
     diverged,
@@ -241,6 +244,32 @@ def test_band_and_smoothing() -> None:
     np.testing.assert_array_equal(low, 0.0)  # No accuracy is below.
     mean, low, high = curves([line for line in lines if line["seed"] < 2], "worst").band("A")
     np.testing.assert_allclose([low, high], [[0.4, 0.41, 0.42], [0.5, 0.51, 0.52]])
+
+
+@given(
+    arrays(
+        np.float64,
+        st.tuples(st.integers(1, 6), st.integers(1, 8)),
+        elements=st.floats(0, 1) | st.just(float("nan")),
+    )
+)
+def test_a_band_is_the_estimate_of_each_round(table: Any) -> None:
+    found = Curves("worst", np.arange(table.shape[1]), tuple(range(len(table))), {"U": table})
+    for column, *ends in zip(table.T, *found.band("U"), strict=True):
+        e = estimate(column, SHARE)
+        low, high = (min(e.values), max(e.values)) if 0 < e.n < FEWEST else (e.low, e.high)
+        np.testing.assert_allclose(ends, [e.mean, low, high], atol=1e-12)
+
+
+@given(
+    arrays(np.float64, st.integers(0, 30), elements=st.floats(-1, 1)),
+    st.integers(0, 20).map(lambda half: 2 * half + 1),
+)
+def test_a_running_mean_is_the_mean_of_each_window(values: Any, window: int) -> None:
+    last = values.size - 1
+    sides = [min(window // 2, i, last - i) for i in range(values.size)]
+    expected = [values[i - k : i + k + 1].mean() for i, k in enumerate(sides)]
+    np.testing.assert_allclose(running_mean(values, window), expected, atol=1e-12)
 
 
 def test_a_running_mean_begins_and_ends_with_the_values_themselves() -> None:

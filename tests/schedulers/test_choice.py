@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import adcs
-from adcs.schedulers.choice import as_record, explain_choice, from_record
+from adcs.schedulers.base import Cohort
+from adcs.schedulers.choice import Choice, as_record, explain_choice, from_record
+from adcs.testing import FakeClients
 
 
 @pytest.mark.parametrize(
@@ -42,3 +44,20 @@ def test_the_signal_of_a_ranking_is_named() -> None:
         choice = explain_choice(scheduler, range(4), scheduler.select(0, range(4), 2))
         assert choice.ranked_by == name
         assert choice.scores == {c: getattr(reports[c], name) for c in range(4)}
+
+
+def test_more_pending_clients_than_their_group_may_have_are_no_obstacle() -> None:
+    groups = {c: c % 2 for c in range(12)}
+    scheduler = adcs.LiveADCS(groups=groups, caps={0: 2})
+    fake = FakeClients(range(12))
+    request = scheduler.request(0, range(12), 4)
+    scheduler.observe(0, fake.answer(0, request), "probe")
+    cohort = scheduler.select(0, range(12), 4, pending=[0, 2, 4])
+    choice = explain_choice(scheduler, [1, 3, 5, 6, 7, 8, 9, 10, 11], cohort)
+    assert choice.explanation is not None
+    assert all(client % 2 for client in cohort.clients)
+
+
+def test_a_choice_among_nobody_goes_through_its_record() -> None:
+    choice = Choice(Cohort((), ()), ())
+    assert from_record(as_record(choice), choice.cohort) == choice

@@ -25,7 +25,8 @@ REASONS = (
     "The reason is what would have let a client in: rules, if there were no caps and nobody had a "
     "slot beforehand; redundant with X, if X were absent (and not for the slot of X alone); "
     "quality, if its quality were the best among the selected; tie, if its id were the smaller "
-    "one; redundant with several, if its update had nothing in common with the others'."
+    "one; redundant with several, if its update had nothing in common with the others'. It is "
+    "about the slots that the DPP fills; LiveADCS fills others for balance."
 )
 
 ALIKE = 0.1
@@ -152,6 +153,10 @@ def tables(choice: Choice) -> list[Table]:
 
 def at_random(choice: Choice) -> str:
     """Return the sentence about a selection that has no tables."""
+    if choice.balancing:
+        drawn = choice.cohort.diagnostics.get("drawn")
+        others = ", and by a draw to clients without a usable report" if drawn else ""
+        return f"All slots went to clients that make the cohort represent all clients{others}."
     if not choice.drawn:
         return "This scheduler selects at random, by seed and round."
     if choice.known:
@@ -176,6 +181,7 @@ def _determinantal(choice: Choice) -> list[Table]:
         ]
         for step, pick in enumerate(found.picks, start=1)
     ]
+    picks += [[str(client), "balance", *["–"] * 6] for client in choice.balancing]
     heads = ["client", "pick", "quality q", "θ q", "(1-θ) log r²", "gain"]
     heads += ["nearest selected", "similarity"]
     misses = [
@@ -222,8 +228,23 @@ def sentence(choice: Choice, client: ClientId) -> str:
         return (
             f"Client {client} had no usable report and got its slot at random, by seed and round."
         )
+    if client in choice.balancing:
+        return (
+            f"Client {client} was selected for balance: with its update, and after the time that "
+            "it had waited, the cohort represents all clients best."
+        )
+    if choice.balancing or choice.explanation is not None:
+        if client in choice.limited:
+            return f"Client {client} was left out because it had its share of slots (max_share)."
+        if client not in choice.known:
+            return f"Client {client} had no usable report and was not drawn."
     if choice.explanation is not None:
         return _determinantal_sentence(choice, client)
+    if choice.balancing:
+        return (
+            f"Client {client} was left out: with others, and after the time that they had waited, "
+            "the cohort represents all clients better."
+        )
     if choice.ranked_by is not None and client in choice.scores:
         return _ranked_sentence(choice, client, selected)
     if choice.ranked_by is not None:
@@ -244,10 +265,6 @@ def sentence(choice: Choice, client: ClientId) -> str:
 def _determinantal_sentence(choice: Choice, client: ClientId) -> str:
     found, name = choice.explanation, choice.known
     assert found is not None
-    if client in choice.limited:
-        return f"Client {client} was left out because it had its share of slots (max_share)."
-    if client not in name:
-        return f"Client {client} had no usable report and was not drawn."
     row = name.index(client)
     for step, pick in enumerate(found.picks, start=1):
         if pick.row == row:
@@ -269,7 +286,10 @@ def _determinantal_sentence(choice: Choice, client: ClientId) -> str:
             elif client in choice.required:
                 reason = ", not by score but because it is required"
             return f"Client {client} was pick {step}{reason}: {added}; {near}."
-    return _missed(next(miss for miss in found.left_out if miss.row == row), choice)
+    missed = _missed(next(miss for miss in found.left_out if miss.row == row), choice)
+    if choice.balancing:
+        missed += " Nor was it among those that make the cohort represent all clients."
+    return missed
 
 
 def _reason(miss: Miss, choice: Choice) -> str:
@@ -388,17 +408,21 @@ def recorded_tables(record: Mapping[str, Any]) -> list[Table]:
         for key in ("quality", "gains", "scores")
         if diagnostics.get(key)
     }
-    drawn = [str(client) for client in diagnostics.get("drawn") or []]
+    without = {
+        key: [str(client) for client in diagnostics.get(key) or []]
+        for key in ("balancing", "drawn")
+        if key == "drawn" or diagnostics.get(key)
+    }
     clients = list(dict.fromkeys(c for column in columns.values() for c in column))
-    clients += [client for client in drawn if client not in clients]
+    clients += [c for listed in without.values() for c in listed if c not in clients]
     if not clients:
         return []
-    heads = ["client", *columns, "drawn"]
+    heads = ["client", *columns, *without]
     rows = [
         [
             client,
             *[_number(column.get(client)) for column in columns.values()],
-            "yes" if client in drawn else "no",
+            *["yes" if client in listed else "no" for listed in without.values()],
         ]
         for client in clients
     ]

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from adcs._types import Float64Array
 from adcs.experiments import tables
 from adcs.experiments.config import Experiment
 from adcs.experiments.figures import Cost, Line, Panel, cost_figure, line_figure, write_csv
@@ -87,18 +89,46 @@ def panel(
     window = max(1, found.rounds.size // SMOOTH)
     window += 1 - window % 2  # As many evaluations before a round as after it.
     found = found.smooth(window)
-    x = {label: found.rounds.astype(np.float64) for label in labels}
-    if against != "server_round":
-        spent = curves(records, against, labels)
-        position = np.isin(spent.rounds, found.rounds)
-        x = {label: spent.values[label][:, position].mean(axis=0) for label in labels}
-    far = max(float(np.nanmax(values)) for values in x.values())
-    axis, unit = _unit(AXES[against], far)
-    lines = {label: Line(x[label] / unit, *found.band(label)) for label in labels}
+    axis, x = horizontal(records, found.rounds, against, labels)
+    lines = {label: Line(x[label], *found.band(label)) for label in labels}
     name = name_of(field, found.metric) + (
         f"\n(mean of {window} evaluations)" if window > 1 else ""
     )
     return Panel(axis, name, lines)
+
+
+def horizontal(
+    records: Sequence[Mapping[str, Any]],
+    rounds: NDArray[np.intp],
+    against: str,
+    labels: Sequence[str],
+) -> tuple[str, dict[str, Float64Array]]:
+    """Return a horizontal axis: its label, and where each scheduler is at some evaluated rounds.
+
+    Parameters
+    ----------
+    records
+        Records of a run folder.
+    rounds
+        The evaluated rounds.
+    against
+        "server_round", "bytes" or "seconds".
+    labels
+        The schedulers.
+
+    Examples
+    --------
+    >>> horizontal([], np.array([0, 10]), "server_round", ["ADCS"])
+    ('round', {'ADCS': array([ 0., 10.])})
+    """
+    x = {label: rounds.astype(np.float64) for label in labels}
+    if against != "server_round":
+        spent = curves(records, against, labels)
+        position = np.isin(spent.rounds, rounds)
+        x = {label: spent.values[label][:, position].mean(axis=0) for label in labels}
+    far = max(float(np.nanmax(values)) for values in x.values())
+    axis, unit = _unit(AXES[against], far)
+    return axis, {label: values / unit for label, values in x.items()}
 
 
 def name_of(field: str, metric: str = "accuracy") -> str:

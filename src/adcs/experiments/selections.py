@@ -125,11 +125,13 @@ class CohortLayout:
         if self._bits:
             held = np.unpackbits(table, axis=2, count=self.clients)
             return [[np.flatnonzero(row) for row in held[:, i]] for i in range(self.runs)]
-        numbers = np.ascontiguousarray(table).view(self._number)
-        return [
-            [np.sort(row[row < self.clients]).astype(np.intp) for row in numbers[:, i]]
-            for i in range(self.runs)
-        ]
+        numbers = np.sort(np.ascontiguousarray(table).view(self._number), axis=2)
+        found = []
+        for i in range(self.runs):  # An empty slot holds the largest number: it is at the end.
+            taken = numbers[:, i] < self.clients
+            ends = np.cumsum(taken.sum(axis=1))
+            found.append(np.split(numbers[:, i][taken].astype(np.intp), ends[:-1])[:rounds])
+        return found
 
 
 class SelectionLines(Observer):

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -215,10 +216,17 @@ class Estimate:
             return None
         if self.mean == 0.0 or self.half == 0.0:
             return 1.0 if self.mean == 0.0 else 0.0
-        from scipy import stats  # Imported here: it takes longer than all else of `adcs --help`.
+        from scipy import stats
 
-        t = abs(self.mean) / self.half * stats.t.ppf(0.975, self.n - 1)
+        t = abs(self.mean) / self.half * _student_quantile(self.n)
         return float(2.0 * stats.t.sf(t, self.n - 1))
+
+
+@cache  # A figure has an interval at each evaluation, all of the same number of seeds.
+def _student_quantile(n: int) -> float:
+    from scipy import stats  # Imported here: it takes longer than all else of `adcs --help`.
+
+    return float(stats.t.ppf(0.975, n - 1))
 
 
 def estimate(values: Iterable[float], bounds: Bounds = ANY) -> Estimate:
@@ -245,9 +253,7 @@ def estimate(values: Iterable[float], bounds: Bounds = ANY) -> Estimate:
     mean, n, kept = float(x.mean()), int(x.size), tuple(x.tolist())
     if n < FEWEST:
         return Estimate(mean, None, n, kept, bounds)
-    from scipy import stats
-
-    half = float(stats.t.ppf(0.975, n - 1) * x.std(ddof=1) / np.sqrt(n))
+    half = float(_student_quantile(n) * x.std(ddof=1) / np.sqrt(n))
     return Estimate(mean, half, n, kept, bounds)
 
 
@@ -337,14 +343,23 @@ class Curves:
 
         With fewer than three seeds the ends are the smallest and the largest value.
         """
-        known = metrics_of(self.metric)
-        bounds = known[self.field].bounds if self.field in known else BOUNDS.get(self.field, ANY)
-        ends = []
-        for column in self.values[label].T:
-            e = estimate(column, bounds)
-            span = (min(e.values), max(e.values)) if 0 < e.n < FEWEST else (e.low, e.high)
-            ends.append((e.mean, *span))
-        mean, low, high = np.array(ends).reshape(-1, 3).T
+        metrics = metrics_of(self.metric)
+        bounds = (
+            metrics[self.field].bounds if self.field in metrics else BOUNDS.get(self.field, ANY)
+        )
+        table = self.values[label]
+        known = np.isfinite(table)
+        n = known.sum(axis=0)
+        quantiles = np.array([_student_quantile(k) if k >= FEWEST else np.nan for k in n.tolist()])
+        with np.errstate(all="ignore"):  # Rounds without a number have none here either.
+            mean = table.sum(axis=0, where=known) / n
+            squares = ((table - mean) ** 2).sum(axis=0, where=known)
+            half = quantiles * np.sqrt(squares / (n - 1)) / np.sqrt(n)
+            low = np.minimum(mean, np.maximum(mean - half, bounds[0]))
+            high = np.maximum(mean, np.minimum(mean + half, bounds[1]))
+        few = (n > 0) & (n < FEWEST)
+        low[few] = table.min(axis=0, where=known, initial=np.inf)[few]
+        high[few] = table.max(axis=0, where=known, initial=-np.inf)[few]
         return mean, low, high
 
     def smooth(self, window: int) -> Curves:
@@ -372,9 +387,15 @@ def running_mean(values: Float64Array, window: int) -> Float64Array:
     """
     if window % 2 == 0:
         raise ValueError(f"window must be odd, got {window}")
-    last = values.size - 1
-    sides = [min(window // 2, i, last - i) for i in range(values.size)]
-    return np.array([values[i - k : i + k + 1].mean() for i, k in enumerate(sides)])
+    found, last = values.astype(np.float64), values.size - 1
+    half = min(window // 2, last // 2)
+    if half > 0:
+        windows = np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1)
+        found[half : last - half + 1] = windows.mean(axis=1)
+    for k in range(1, half):
+        found[k] = values[: 2 * k + 1].mean()
+        found[last - k] = values[last - 2 * k :].mean()
+    return found
 
 
 def curves(records: Iterable[Record], field: str, labels: Sequence[str] | None = None) -> Curves:
@@ -398,8 +419,9 @@ def curves(records: Iterable[Record], field: str, labels: Sequence[str] | None =
     """
     found: dict[tuple[str, int, int], float] = {}
     lines = list(records)
+    read = _reader(field)
     for record in lines:
-        value = value_of(record, field)
+        value = read(record)
         if value is not None:
             found[record["scheduler"], int(record["seed"]), int(record["server_round"])] = value
     rounds = sorted({key[2] for key in found})
@@ -420,10 +442,19 @@ def value_of(record: Record, field: str) -> float | None:
     >>> value_of({"bytes_up": 3, "bytes_down": 4}, "bytes")
     7.0
     """
+    return _reader(field)(record)
+
+
+def _reader(field: str) -> Callable[[Record], float | None]:
+    """Return what reads a field of a record as a number."""
     if field in METRICS and (read := METRICS[field].value) is not None:
-        return read(record)
-    value = record.get(field)
-    return None if value is None else float(value)
+        return read
+
+    def number(record: Record) -> float | None:
+        value = record.get(field)
+        return None if value is None else float(value)
+
+    return number
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,11 @@ class Choice:
         return tuple(self.cohort.diagnostics.get("waited", ()))
 
     @property
+    def balancing(self) -> tuple[ClientId, ...]:
+        """The clients that were chosen to make the cohort represent all clients."""
+        return tuple(self.cohort.diagnostics.get("balancing", ()))
+
+    @property
     def drawn(self) -> bool:
         """Whether all chosen clients were drawn at random, for lack of usable reports."""
         drawn = self.cohort.diagnostics.get("drawn", ())
@@ -115,6 +120,8 @@ def explain_choice(scheduler: Scheduler, available: Sequence[ClientId], cohort: 
         found = _explanation(dpp, constraints, diagnostics)
         theta = dpp.scorer.theta
         return replace(choice, theta=theta, known=tuple(dpp.clients), explanation=found)
+    if dpp is not None and choice.balancing:  # they fill all slots
+        return replace(choice, known=tuple(dpp.clients))
     if "scores" in diagnostics:
         name, scores = _ranking(scheduler, clients, dict(diagnostics["scores"]))
         return replace(choice, scores=scores, ranked_by=name)
@@ -135,8 +142,9 @@ def _explanation(
         labels = [constraints.group(client) for client in dpp.clients]
         # Slots that were drawn for are not the search's to fill.
         drawn = Counter(constraints.group(client) for client in diagnostics.get("drawn", ()))
+        held = Counter(labels[i] for i in pending)  # may be above a cap, and are not searched for
         caps = {
-            label: cap - drawn[label]
+            label: max(cap - drawn[label], held[label])
             for label in labels
             if (cap := constraints.cap(label)) is not None
         }
@@ -144,7 +152,12 @@ def _explanation(
     found = explain(
         dpp.cosines(), [*pending, *picks], dpp.quality, dpp.scorer.theta, dpp.scorer, limits
     )
-    left_out = [replace(miss, step=miss.step - len(pending)) for miss in found.left_out]
+    balancing = {row[client] for client in diagnostics.get("balancing", ())}
+    left_out = [
+        replace(miss, step=miss.step - len(pending))
+        for miss in found.left_out
+        if miss.row not in balancing
+    ]
     return Explanation(found.picks[len(pending) :], tuple(left_out))
 
 
@@ -230,7 +243,7 @@ def from_record(record: Mapping[str, Any], cohort: Cohort) -> Choice:
         explanation = Explanation(tuple(picks), tuple(misses))
     return Choice(
         cohort,
-        tuple(record["available"]),
+        tuple(record.get("available", ())),
         record.get("theta"),
         tuple(record.get("known", ())),
         explanation,

@@ -14,7 +14,7 @@ from typing import Any
 from adcs.experiments.page.reasons import REASONS
 from adcs.run_folder import plain
 
-ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+ESCAPES = {sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 """Signs that end a script element or a line of a script, as JSON may write them."""
 
 SCRIPTS = ("charts.js", "live.js", "page.js")
@@ -27,7 +27,9 @@ def json_text(value: Any) -> str:
     '{"client":"\\\\u003c/script\\\\u003e\\\\u003cb\\\\u003e"}'
     """
     text = json.dumps(plain(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    return text.translate(ESCAPES)
+    for sign, escape in ESCAPES.items():
+        text = text.replace(sign, escape)
+    return text
 
 
 def with_reasons(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,3 +64,18 @@ def thinned(count: int, most: int) -> NDArray[np.intp]:
     if most == 1:
         return np.array([count - 1])
     return np.unique(np.linspace(0, count - 1, most).round().astype(np.intp))
+
+
+def nested(count: int, most: int) -> NDArray[np.intp]:
+    """Return positions of so many of `count` entries: each second, fourth, ... and the last.
+
+    As entries are added, positions are left out, and none but the last comes in their place: what
+    a live page has made of the others can be used again.
+
+    >>> nested(5, 10), nested(10, 4), nested(11, 4), nested(3, 1)
+    (array([0, 1, 2, 3, 4]), array([0, 4, 8, 9]), array([ 0,  4,  8, 10]), array([2]))
+    """
+    every, step = np.arange(count), 1
+    while (found := np.union1d(every[::step], every[-1:])).size > max(most, 2):
+        step *= 2
+    return found[-most:]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from adcs._types import ClientId, Float64Array
 from adcs.experiments.page.alerts import federation_alerts
-from adcs.experiments.page.reasons import choice_states
+from adcs.experiments.page.reasons import States, choice_states
 from adcs.experiments.page.simulation import (
     cost_data,
     cost_table,
@@ -51,7 +52,7 @@ def federation_page(source: RunSource) -> dict[str, Any]:
     clients = all_clients(records)
     names = [str(client) for client in clients]
     groups, group_names = client_groups(records, clients)
-    run = federation_run(label, records, clients, metric)
+    run = federation_run(label, source, clients, metric)
     rows = summarise(records, [label])
     heads, cells = result_table(rows)
     last = records[-1]["server_round"] if records else 0
@@ -157,49 +158,50 @@ def client_groups(
     ([1, 0, None], ['A', 'B'])
     """
     held: dict[ClientId, str] = {}
+    last: tuple[Any, Any] = (None, None)
     for record in records:
-        for client, group in zip(
-            record.get("clients") or (), record.get("groups") or (), strict=False
-        ):
-            if group is not None:
-                held[client] = str(group)
+        now = record.get("clients"), record.get("groups")
+        if now != last:  # They are seldom others than a round before.
+            for client, group in zip(now[0] or (), now[1] or (), strict=False):
+                if group is not None:
+                    held[client] = str(group)
+            last = now
     if not held:
         return None, []
     names = sorted(set(held.values()))
     return [names.index(held[c]) if c in held else None for c in clients], names
 
 
-def federation_run(
-    label: str, records: Sequence[Mapping[str, Any]], clients: Sequence[ClientId], metric: str
-) -> Run:
+def federation_run(label: str, source: RunSource, clients: Sequence[ClientId], metric: str) -> Run:
     """Return the moments of a federation: each of its rounds."""
     position = {client: i for i, client in enumerate(clients)}
+    given = (tuple(clients), metric)
     run = Run(label)
     cohorts = []
-    for record in records:
+    for record in source.records:
         cohorts.append([position[client] for client in record.get("chosen") or ()])
-        run.moments.append(_moment(record, position, metric))
+        make = partial(_moment, record, position, metric)
+        run.moments.append(source.once((record,), given, make))
     run.cohorts = cohorts
     return run
 
 
 def _moment(record: Mapping[str, Any], position: Mapping[ClientId, int], metric: str) -> Moment:
-    chosen = [position[client] for client in record.get("chosen") or ()]
-    states = states_without_choice(len(position), chosen, ended=False)
-    kernel = None
-    if held := record.get("choice"):
-        cohort = Cohort(
-            tuple(record["chosen"]),
-            tuple(record["weights"]),
-            record["normalise"],
-            record["diagnostics"],
+    held = record.get("choice") or {}
+
+    def states() -> States:
+        if not held:
+            chosen = [position[client] for client in record.get("chosen") or ()]
+            return states_without_choice(len(position), chosen, ended=False)
+        parts = tuple(record["chosen"]), tuple(record["weights"])
+        cohort = Cohort(*parts, record["normalise"], record["diagnostics"])
+        return choice_states(
+            from_record(held, cohort),
+            position,
+            record.get("backing_off") or (),
+            record.get("pending") or (),
         )
-        choice = from_record(held, cohort)
-        states = choice_states(
-            choice, position, record.get("backing_off") or (), record.get("pending") or ()
-        )
-        if "cosines" in held:
-            kernel = plane_of(held["cosines"], held["kernel_clients"], position)
+
     counts = _by_client(record, "counts", position)
     moment = Moment(
         record["server_round"],
@@ -207,9 +209,10 @@ def _moment(record: Mapping[str, Any], position: Mapping[ClientId, int], metric:
         _by_client(record, "losses", position),
         None if counts is None else np.nan_to_num(counts).astype(np.int64),
         states,
-        ranked_by=(record.get("choice") or {}).get("ranked_by"),
+        ranked_by=held.get("ranked_by"),
     )
-    if kernel is not None:
+    if "cosines" in held:
+        kernel = plane_of(held["cosines"], held["kernel_clients"], position)
         moment.plane, moment.cosines = kernel
     return moment
 

@@ -30,6 +30,7 @@ class Reason(NamedTuple):
 REASONS = (
     Reason("selected", "selected", "selected"),
     Reason("waited", "selected", "selected first, because it had waited too long"),
+    Reason("balancing", "selected", "selected so that the cohort represents all clients"),
     Reason("drawn", "selected", "selected at random: no usable report was known"),
     Reason("required", "selected", "selected because it is required"),
     Reason("quality", "quality", "left out for its quality: others need training more"),
@@ -61,6 +62,12 @@ REASONS = (
         "represented",
         "redundancy",
         "left out; the selected client nearest to it is {other} (similarity {similarity})",
+    ),
+    Reason(
+        "unbalanced",
+        "balance",
+        "left out: with others, and after the time they had waited, the cohort represents all "
+        "clients better",
     ),
     Reason("left_out", "left out", "left out; why is not recorded"),
     Reason("none", "no cohort", "the run has ended here: nobody is selected"),
@@ -151,6 +158,9 @@ def choice_states(
     states.set(known(choice.available), _otherwise(choice))
     if choice.explanation is not None:
         _set_misses(states, choice, position)
+    elif choice.balancing:
+        reported = set(choice.known)
+        states.set(known(c for c in choice.available if c in reported), "unbalanced")
     elif choice.ranked_by is not None:
         states.set(known(c for c in choice.available if c in choice.scores), "ranked")
     else:
@@ -162,6 +172,7 @@ def choice_states(
     for position_of in known(chosen):
         states.others[position_of] = NOBODY
     states.set(known(chosen), "selected")
+    states.set(known(choice.balancing), "balancing")
     states.set(known(c for c in chosen if c in choice.required), "required")
     drawn = set(choice.cohort.diagnostics.get("drawn", ()))
     if choice.known or choice.drawn:
@@ -172,7 +183,7 @@ def choice_states(
 
 def _otherwise(choice: Choice) -> str:
     """Return the reason of available clients that nothing else is said about."""
-    if choice.explanation is not None or choice.drawn:
+    if choice.explanation is not None or choice.drawn or choice.balancing:
         return "unknown"
     if choice.ranked_by is not None:
         return "not_asked"

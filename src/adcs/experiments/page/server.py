@@ -19,7 +19,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import uvicorn
@@ -37,8 +37,11 @@ from adcs.experiments.page.source import RunSource
 from adcs.experiments.page.status import RunStatus, metrics_text
 from adcs.run_folder import RunFolder
 
-POLL_SECONDS = 0.4
+POLL_SECONDS = 0.2
 """Time between two looks at the folder."""
+
+LEAST_PAUSE = 0.5
+"""Time between two makings of the data; as long as one takes, if that is longer."""
 
 LEAVE_SECONDS = 3
 """Viewers have so many seconds to leave when the server ends."""
@@ -100,18 +103,21 @@ class Watched:
 
     def look(self) -> None:
         """Read what is new and make it ready for viewers."""
-        self._stale |= self._source.read()
-        now = time.monotonic()
-        if self._stale and (not self.data or now - self._built >= self._pause):
-            started = time.monotonic()
+        if self._source.read():
+            self._stale = self._news = True
+        if self._stale and (not self.data or time.monotonic() - self._built >= self._pause):
+            started = time.thread_time()
             data = page_data(self._source)
-            self.data = gzip.compress(json_text({**data, "live": True}).encode(), 5)
+            self.data = gzip.compress(json_text({**data, "live": True}).encode(), 1)
             self._stale = False
             self._built = time.monotonic()
-            self._pause = max(1.0, 3.0 * (self._built - started))
+            self._pause = max(LEAST_PAUSE, time.thread_time() - started)
             self._versions += 1
-        status = self._status.now()
-        self.metrics = metrics_text(self._source, status)
+        status = self._status.now(changed=self._news)
+        if self._news or status is not self._shown:
+            self.metrics = metrics_text(self._source, status)
+            self._shown = status
+        self._news = False
         body = {**status, "version": f"{self._boot}-{self._versions}"}
         text = json_text(body).encode()
         if text != self._text:
@@ -119,8 +125,10 @@ class Watched:
             self.sequence += 1
             self.event = f"id: {self._boot}-{self.sequence}\ndata: ".encode() + text + b"\n\n"
 
+    _news = True
     _text = b""
     _pause = 0.0
+    _shown: Mapping[str, Any] | None = None
 
 
 class Events:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import warnings as python_warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from adcs.experiments import tables
 from adcs.experiments.config import SETTINGS, Experiment
 from adcs.experiments.page.encoding import numbers, thinned
-from adcs.experiments.page.reasons import choice_states
+from adcs.experiments.page.reasons import States, choice_states
 from adcs.experiments.page.source import RunSource
 from adcs.experiments.page.verdict import headings, which_scheduler, who_is_left_behind
 from adcs.experiments.page.views import (
@@ -28,6 +30,7 @@ from adcs.experiments.page.views import (
 from adcs.experiments.report import (
     baseline_of,
     data_name,
+    horizontal,
     panel,
     reading,
     seeds_of,
@@ -37,7 +40,6 @@ from adcs.experiments.runner import layout, tasks
 from adcs.experiments.selections import (
     choice_of,
     named_if_broken,
-    read_cohorts,
     sample,
     selection_paths,
 )
@@ -187,21 +189,22 @@ def curve_data(
     with python_warnings.catch_warnings():
         python_warnings.simplefilter("ignore", RuntimeWarning)  # Rounds that a run has not reached.
         by_field = {field: panel(records, field, "server_round", shown) for field in known}
+        rounds = curves(records, known[-1], shown).rounds
         axes = {
-            against: panel(records, known[-1], against, shown)
+            against: horizontal(records, rounds, against, shown)
             for against in AXES
             if against == "server_round" or all("seconds" in record for record in records)
         }
-    count = next(iter(next(iter(by_field.values())).lines.values())).x.size
+    count = rounds.size
     kept = thinned(count, CURVE_POINTS)
     found["points"], found["of_points"] = int(kept.size), int(count)
     for field, one in by_field.items():
         smoothed = one.y_label.partition("\n")[2].strip("()")
         found["fields"][field] = fields[field] + (f" ({smoothed})" if smoothed else "")
-    found["axes"] = {against: one.x_label for against, one in axes.items()}
+    found["axes"] = {against: name for against, (name, _) in axes.items()}
     for label in shown:
         line: dict[str, Any] = {
-            "x": {a: numbers(one.lines[label].x[kept].tolist(), 6) for a, one in axes.items()}
+            "x": {a: numbers(x[label][kept].tolist(), 6) for a, (_, x) in axes.items()}
         }
         for field, one in by_field.items():
             drawn = one.lines[label]
@@ -301,34 +304,39 @@ def client_runs(source: RunSource, experiment: Experiment, seed: int) -> list[Ru
     paths = {}
     for task in tasks(experiment, source.config.get("part")):
         if task.seed == seed:
-            held = read_cohorts(source.folder, task.name, layout(experiment, task))
+            held = source.cohorts(task.name, layout(experiment, task))
             for label, cohorts in zip(task.labels, held, strict=True):
                 runs[label].cohorts = cohorts
                 paths[label] = selection_paths(source.folder, task.name)[1]
     for record in source.records:
         label = record["scheduler"]
         if record["seed"] == seed and label in paths:
-            line = lines.get((label, record["server_round"]), {})
+            line = lines.get((label, record["server_round"]))
             with named_if_broken(paths[label], record):
-                runs[label].moments.append(_moment(record, line, experiment, clients))
+                make = partial(_moment, record, line or {}, paths[label], experiment, clients)
+                runs[label].moments.append(source.once((record, line), seed, make))
     for run in runs.values():
         run.moments.sort(key=lambda moment: moment.server_round)
     return list(runs.values())
 
 
 def _moment(
-    record: Mapping[str, Any], line: Mapping[str, Any], experiment: Experiment, clients: int
+    record: Mapping[str, Any],
+    line: Mapping[str, Any],
+    path: Path,
+    experiment: Experiment,
+    clients: int,
 ) -> Moment:
     position: dict[Any, int] = {client: client for client in range(clients)}
-    choice = choice_of(line, clients) if line else None
-    chosen = line.get("chosen", record.get("selected"))
-    states = (
-        states_without_choice(
-            clients, chosen, ended=record["server_round"] >= experiment.training.rounds
-        )
-        if choice is None
-        else choice_states(choice, position, line.get("backing_off", ()))
-    )
+
+    def states() -> States:
+        with named_if_broken(path, record):
+            if (choice := choice_of(line, clients)) is not None:
+                return choice_states(choice, position, line.get("backing_off", ()))
+            ended = record["server_round"] >= experiment.training.rounds
+            chosen = line.get("chosen", record.get("selected"))
+            return states_without_choice(clients, chosen, ended=ended)
+
     counts = record.get("counts")
     moment = Moment(
         record["server_round"],
@@ -336,7 +344,7 @@ def _moment(
         client_values(record.get("losses"), clients),
         None if counts is None else np.array(counts, dtype=np.int64),
         states,
-        ranked_by=None if choice is None else choice.ranked_by,
+        ranked_by=line.get("choice", {}).get("ranked_by"),
     )
     if "cosines" in record:
         moment.plane, moment.cosines = plane_of(record["cosines"], range(clients), position)

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from adcs.experiments.selections import FOLDER, cosines_of
+from adcs.experiments.selections import (
+    FOLDER,
+    CohortLayout,
+    cosines_of,
+    read_cohorts,
+    selection_paths,
+)
 from adcs.run_folder import Line, RunFolder
 from adcs.schedulers.choice import pack_cosines
+
+Made = TypeVar("Made")
 
 LEFT_OUT = ("gram", "batch_losses", "cohort_weights")
 """Fields of records that the page does not show as they are."""
@@ -88,11 +99,16 @@ class LineTail:
 
 
 def light(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without its largest lists; inner products become packed cosines.
+    """Return a line without its largest lists: coordinates as an array, inner products as cosines.
 
     >>> light({"worst": 0.5, "gram": [4.0, 3.0, 9.0], "cohort_weights": [0.0, 0.5]})
     {'worst': 0.5, 'cosines': 'QA==', 'selected': [1]}
+    >>> light({"plane": [[1.0, 0.0]]})["plane"]
+    array([[1., 0.]])
     """
+    if "plane" in record:
+        with suppress(ValueError, TypeError):  # A broken line is named where it is shown.
+            record["plane"] = np.array(record["plane"], dtype=np.float64)
     if "gram" not in record:
         return record
     found = {key: value for key, value in record.items() if key not in LEFT_OUT}
@@ -107,7 +123,7 @@ def light(record: dict[str, Any]) -> dict[str, Any]:
 
 
 class RunSource:
-    """The records and selections of a run folder, kept current.
+    """The records and selections of a run folder, kept current. One thread at a time may use it.
 
     Parameters
     ----------
@@ -124,6 +140,8 @@ class RunSource:
         self.folder = folder
         self.config = folder.config
         self._tails: dict[Path, LineTail] = {}
+        self._cohorts: dict[str, list[list[NDArray[np.intp]]]] = {}
+        self._made: dict[int, tuple[tuple[Any, ...], Hashable, Any]] = {}
 
     def read(self) -> bool:
         """Read what is new; return whether anything is."""
@@ -133,7 +151,12 @@ class RunSource:
                 if path not in self._tails and path.is_file():
                     self._tails[path] = LineTail(path)
         for tail in self._tails.values():
-            changed |= tail.read()
+            before = tail.lines
+            try:
+                changed |= tail.read()
+            finally:
+                if tail.lines is not before:  # Read from the start: nothing made of them is kept.
+                    self._made.clear()
         return changed
 
     @property
@@ -152,6 +175,58 @@ class RunSource:
             if path.parent.name == part:
                 found += tail.lines
         return found
+
+    def once(self, lines: tuple[Any, ...], given: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what is made of some lines: at the first call, or when anything has changed.
+
+        A live page is made again and again, and most of its lines are those of the time before.
+        Lines are the objects in `records` and `selections`, or None, and are never changed.
+
+        Parameters
+        ----------
+        lines
+            A record, and other lines that belong to it. There is one result for a record.
+        given
+            What the result depends on besides.
+        make
+            Makes the result.
+
+        Examples
+        --------
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as path:
+        ...     source = RunSource(RunFolder.create(Path(path) / "run", {}))
+        >>> line, made = {"server_round": 5}, lambda: [line["server_round"]]
+        >>> source.once((line,), 3, made) is source.once((line,), 3, made)
+        True
+        """
+        key = id(lines[0])  # The record is held as well, so that no other line gets this id.
+        held = self._made.get(key)
+        if held is None or held[1] != given or any(map(operator.is_not, held[0], lines)):
+            held = self._made[key] = (lines, given, make())
+        found: Made = held[2]
+        return found
+
+    def cohorts(self, task: str, layout: CohortLayout) -> list[list[NDArray[np.intp]]]:
+        """Return the cohorts of a task's runs, [] for each where there are none.
+
+        Only those of new rounds are read: a resumed run writes the ones that it has cut off again.
+
+        Parameters
+        ----------
+        task
+            The name of the task.
+        layout
+            The layout of its cohorts.
+        """
+        path, _ = selection_paths(self.folder, task)
+        done = path.stat().st_size // layout.stride if path.is_file() else 0
+        held = self._cohorts.setdefault(task, [[] for _ in range(layout.runs)])
+        new = read_cohorts(self.folder, task, layout, first=len(held[0]))
+        for cohorts, more in zip(held, new, strict=True):
+            cohorts += more
+            del cohorts[done:]
+        return held
 
     @property
     def status(self) -> Mapping[str, Any]:

@@ -38,12 +38,23 @@ class RunStatus:
         # For each scheduler of the first seed, the round in which each client was last selected.
         self._last: dict[str, np.ndarray[Any, Any]] = {}
         self._read: dict[str, int] = {}
+        self._begun: Mapping[str, Any] = {}
+        self._held: dict[str, Any] | None = None
 
-    def now(self) -> dict[str, Any]:
-        """Return the status as JSON values; equal if nothing has happened."""
-        if self._experiment is None:
-            return self._federation()
-        return self._simulation(self._experiment)
+    def now(self, *, changed: bool = True) -> dict[str, Any]:
+        """Return the status as JSON values; equal if nothing has happened.
+
+        Parameters
+        ----------
+        changed
+            Whether records have been added since the last call.
+        """
+        if self._experiment is not None:
+            return self._simulation(self._experiment)
+        begun = self._source.status
+        if changed or self._held is None or begun != self._begun:
+            self._begun, self._held = begun, self._federation(begun)
+        return self._held
 
     def _simulation(self, experiment: Experiment) -> dict[str, Any]:
         source, total = self._source, experiment.training.rounds
@@ -96,10 +107,9 @@ class RunStatus:
                 last[cohort] = number
         self._read[task] = done
 
-    def _federation(self) -> dict[str, Any]:
+    def _federation(self, begun: Mapping[str, Any]) -> dict[str, Any]:
         source = self._source
         _, records = with_metric(source.records)
-        begun = source.status
         clients = all_clients([*records, {"clients": begun.get("connected")}])
         groups, names = client_groups(records, clients)
         done = records[-1]["server_round"] if records else 0

@@ -6,16 +6,16 @@ the evaluated rounds are shown. Values of a client are never averaged over round
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adcs._types import ClientId, Float64Array
-from adcs.experiments.page.encoding import encode, numbers, quantise, thinned
+from adcs.experiments.page.encoding import encode, nested, numbers, quantise
 from adcs.experiments.page.reasons import States, cohort_states
 from adcs.experiments.selections import plane, sample
 from adcs.schedulers.choice import unpack_cosines
@@ -57,8 +57,8 @@ class Moment:
         Metric and loss of each client; None where it is not recorded.
     counts
         How often each client has been selected.
-    states
-        Who is selected, and why others are not.
+    make_states
+        Returns who is selected, and why others are not; called where the moment is shown.
     plane
         Coordinates of clients (NaN for those that are not known); None if not recorded.
     cosines
@@ -68,18 +68,23 @@ class Moment:
 
     Examples
     --------
-    >>> Moment(100, None, None, None, States.of(3, "chance")).server_round
-    100
+    >>> Moment(100, None, None, None, lambda: States.of(3, "chance")).states.codes.size
+    3
     """
 
     server_round: int
     values: Float64Array | None
     losses: Float64Array | None
     counts: NDArray[np.int64] | None
-    states: States
+    make_states: Callable[[], States]
     plane: Float64Array | None = None
     cosines: tuple[str, NDArray[np.intp]] | None = None
     ranked_by: str | None = None
+
+    @cached_property
+    def states(self) -> States:
+        """Who is selected, and why others are not."""
+        return self.make_states()
 
 
 @dataclass(frozen=True)
@@ -110,13 +115,12 @@ class Participation:
         count = len(cohorts)
         columns = max(1, min(columns, count))
         edges = np.linspace(0, count, columns + 1).round().astype(np.intp)
-        sizes = [len(cohort) for cohort in cohorts]
-        rows = np.repeat(np.arange(count), sizes)
-        flat = np.concatenate([np.asarray(c, dtype=np.intp) for c in cohorts] or [np.empty(0, int)])
-        column = np.searchsorted(edges, rows, side="right") - 1
-        table = np.zeros((clients, columns))
-        np.add.at(table, (flat.astype(np.intp), column), 1.0)
         widths = np.maximum(np.diff(edges), 1)
+        sizes = [len(cohort) for cohort in cohorts]
+        column = np.repeat(np.repeat(np.arange(columns), widths)[:count], sizes)
+        flat = np.concatenate([np.empty(0, np.intp), *cohorts]).astype(np.intp)
+        table = np.bincount(flat * columns + column, minlength=clients * columns)
+        table = table.reshape(clients, columns)
         return cls(edges, np.ceil(255 * table / widths).clip(0, 255).astype(np.uint8))
 
     def as_json(self) -> dict[str, Any]:
@@ -160,7 +164,7 @@ def views(runs: Sequence[Run], clients: int) -> dict[str, Any]:
     kernels = int(np.clip(KERNEL_BYTES // (count * max(1, shown**2 // 2)), 1, most))
     found = {}
     for run in runs:
-        kept = [run.moments[i] for i in thinned(len(run.moments), most)]
+        kept = [run.moments[i] for i in nested(len(run.moments), most)]
         found[run.label] = {
             **_steps(kept, clients),
             "evaluations": len(run.moments),
@@ -231,7 +235,7 @@ def _kernel(moments: Sequence[Moment], most: int) -> dict[str, Any] | None:
     known = [moment for moment in moments if moment.cosines is not None]
     if not known:
         return None
-    kept = [known[i] for i in thinned(len(known), most)]
+    kept = [known[i] for i in nested(len(known), most)]
     found = []
     for moment in kept:
         assert moment.cosines is not None
