@@ -4,7 +4,8 @@
     python benchmarks/bench_live.py --large          # N = 100,000 and 1,000,000
 
 Selection: milliseconds a round for everything a scheduler does (request, observe, select, observe),
-on made-up clients whose updates have 7,850 numbers (N = 30) or are sketches of 256 (beyond).
+on made-up clients whose updates have 7,850 numbers (N = 30) or are sketches of 256 (beyond), and
+half persist from round to round, as on networks.
 Kernel: taking in m new rows against multiplying all N anew, medians. The contenders take turns; one
 thread. Large: sketches of 256 in a `ReportTable`, and the first observation also as a list of
 reports at N = 100,000; each scheduler in a process of its own, whose largest memory includes the
@@ -27,6 +28,7 @@ import time
 import numpy as np
 
 import adcs
+from adcs._types import FloatArray
 from adcs.dpp.kernel import unit_rows
 from adcs.reports.report import ClientReport
 from adcs.reports.sketch import Sketch, Sketches
@@ -53,6 +55,11 @@ class Rounds:
         self.losses = rng.uniform(1.0, 2.0, n)
         self.server_round = 0
 
+    def update(self, client: int) -> FloatArray:
+        """Return a client's update, half of which is another one in each round."""
+        other = (client + 7 * self.server_round + 1) % len(self.rows)
+        return np.asarray(self.rows[client] + self.rows[other])
+
     def play(self) -> float:
         """Return the scheduler's milliseconds in one round."""
         spent = 0.0
@@ -61,7 +68,7 @@ class Rounds:
         def reports(clients: tuple[int, ...]) -> list[ClientReport]:
             noise = rng.uniform(0.9, 1.1, len(clients))
             return [
-                ClientReport(c, self.server_round, loss=self.losses[c] * x, update=self.rows[c] * x)
+                ClientReport(c, self.server_round, loss=self.losses[c] * x, update=self.update(c))
                 for c, x in zip(clients, noise, strict=True)
             ]
 
@@ -143,7 +150,12 @@ def bench_one(name: str, n: int, m: int = 100, d: int = 256) -> None:
 
     def reports(server_round: int, chosen: tuple[int, ...]) -> list[ClientReport]:
         return [
-            ClientReport(c, server_round, loss=float(losses[c]), sketch=Sketch(rows[c], 3.0, 7850))
+            ClientReport(
+                c,
+                server_round,
+                loss=float(losses[c]),
+                sketch=Sketch(rows[c] + rows[(c + 7 * server_round + 1) % n], 3.0, 7850),
+            )
             for c in chosen
         ]
 

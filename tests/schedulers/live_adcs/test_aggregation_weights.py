@@ -11,6 +11,7 @@ import adcs
 from adcs import ClientReport
 from adcs.dpp.kernel import alpha
 from adcs.schedulers.live_adcs import fitted_weights
+from adcs.schedulers.live_adcs.aggregation_weights import target_shares
 from adcs.testing import FakeClients
 
 
@@ -25,7 +26,7 @@ def test_weights_turn_the_step_towards_that_of_all_clients() -> None:
         scheduler.observe(server_round, fake.answer(server_round, request), "probe")
         cohort = scheduler.select(server_round, range(18), 6)
         assert scheduler.dpp is not None
-        share = np.exp(alpha(scheduler.theta) * scheduler.dpp.quality)
+        share = np.exp(scheduler.emphasis * alpha(scheduler.theta) * scheduler.dpp.quality)
         gram = scheduler.kernel.inner_products(np.arange(18))
         target = share / share.sum()
 
@@ -106,3 +107,10 @@ def test_weights_are_finite_at_any_theta(probed) -> None:
         cohort = scheduler.select(0, range(20), 5)
         assert 19 in cohort.clients
         assert np.isfinite(cohort.weights).all()
+
+
+def test_shares_at_a_large_theta_are_numbers() -> None:
+    """At theta = 0.999 alpha is 500; q is -3 for all clients if none has answered for long."""
+    for q in (3.0, 0.0, -3.0):
+        np.testing.assert_allclose(target_shares(np.full(4, 499.5 * q)), 0.25)
+    assert target_shares(np.array([-1500.0, -750.0])).tolist() == [0.0, 1.0]

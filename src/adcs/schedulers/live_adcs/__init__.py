@@ -1,16 +1,25 @@
 """LiveADCS: ADCS kept current by training replies; docs/evidence/beyond.md has the method."""
 
-from adcs.schedulers.live_adcs.aggregation_weights import fitted_weights
+from adcs.schedulers.live_adcs.aggregation_weights import (
+    LEAST_WEIGHT,
+    MAX_NORM_RATIO,
+    RIDGE,
+    fitted_weights,
+)
 from adcs.schedulers.live_adcs.kernel import LiveKernel
 from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
 from adcs.schedulers.live_adcs.probe_budget import ProbeBudget
 from adcs.schedulers.live_adcs.quality import MAX_QUALITY, standardised_loss
-from adcs.schedulers.live_adcs.scheduler import LiveADCS
+from adcs.schedulers.live_adcs.scheduler import EMPHASIS_POWER, LiveADCS
 from adcs.schedulers.live_adcs.share_limit import ShareLimit
 from adcs.schedulers.live_adcs.waiting import WaitingRule
 
 __all__ = [
+    "EMPHASIS_POWER",
+    "LEAST_WEIGHT",
+    "MAX_NORM_RATIO",
     "MAX_QUALITY",
+    "RIDGE",
     "LiveADCS",
     "LiveKernel",
     "LossTracker",

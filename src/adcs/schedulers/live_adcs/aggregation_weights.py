@@ -15,7 +15,7 @@ LEAST_WEIGHT = 0.02
 """No chosen client has less than this fraction of an equal weight."""
 
 MAX_EXPONENT = 500.0
-"""The largest exponent of exp in target shares: exp overflows at 709."""
+"""The largest exponent in target shares is from -500 to 500: exp overflows at 709."""
 
 MAX_NORM_RATIO = 5.0
 """No update counts as longer than this many times the median."""
@@ -67,11 +67,7 @@ def fitted_weights(
     """
     from scipy.optimize import nnls  # here, because `import adcs` is to stay quick
 
-    shares = np.exp(log_shares - max(0.0, float(log_shares.max()) - MAX_EXPONENT))
-    shares /= shares.sum()
-    norms = np.minimum(norms, MAX_NORM_RATIO * np.median(norms))
-    mean_square = float((norms**2).mean())
-    norms = norms / np.sqrt(mean_square) if mean_square > 0.0 else np.ones(norms.size)
+    shares, norms = target_shares(log_shares), scaled_norms(norms)
     if isinstance(cosines, CosineSums):
         gram = cosines.columns(chosen) * norms[chosen, None] * norms[chosen]
         products = norms[chosen] * (cosines @ (norms * shares))
@@ -84,3 +80,25 @@ def fitted_weights(
     weights, _ = nnls(lower.T, target)
     weights += max(0.0, 1.0 - weights.sum()) / chosen.size
     return np.asarray(np.maximum(weights / weights.sum(), LEAST_WEIGHT / chosen.size))
+
+
+def target_shares(log_shares: Float64Array) -> Float64Array:
+    """Return what each client counts in the step to approximate, from logarithms up to a constant.
+
+    >>> target_shares(np.log([1.0, 3.0])).round(2)
+    array([0.25, 0.75])
+    """
+    largest = float(log_shares.max())
+    shares = np.exp(log_shares - (largest - min(max(largest, -MAX_EXPONENT), MAX_EXPONENT)))
+    return np.asarray(shares / shares.sum())
+
+
+def scaled_norms(norms: Float64Array) -> Float64Array:
+    """Return norms of updates, none above `MAX_NORM_RATIO` medians, with a mean square of one.
+
+    >>> scaled_norms(np.array([2.0, 2.0, 100.0])).round(2)
+    array([0.33, 0.33, 1.67])
+    """
+    norms = np.minimum(norms, MAX_NORM_RATIO * np.median(norms))
+    mean_square = float((norms**2).mean())
+    return norms / np.sqrt(mean_square) if mean_square > 0.0 else np.ones(norms.size)

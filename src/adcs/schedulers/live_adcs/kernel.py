@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -135,6 +135,24 @@ class LiveKernel:
             return self._cosines[rows][:, others]
         return CosineSums(self.unit, rows, None if self._is_everyone(others) else others)
 
+    def cosine_rows(self, rows: IndexArray) -> Callable[[int], Float64Array]:
+        """Return a function that gives the cosines of the i-th of some rows with all of them."""
+        if (kept := self._cosines) is not None:
+            return lambda i: kept[rows[i], rows]
+        unit = self.unit[rows]
+        return lambda i: np.asarray(unit @ unit[i], dtype=np.float64)
+
+    def cosine_sums(self, rows: IndexArray, weights: Float64Array) -> Float64Array:
+        """Return, for each of some rows, its cosines with all of them, weighted and summed."""
+        if not self._is_everyone(rows):
+            scattered = np.zeros(self.norms.size)
+            scattered[rows] = weights
+            weights = scattered
+        if self._cosines is not None:
+            return np.asarray((self._cosines @ weights)[rows])
+        total = _weighted_sum(self.unit, weights).astype(self.unit.dtype)
+        return (self.unit @ total)[rows].astype(np.float64)
+
     def sum_products(self, rows: IndexArray, shares: Float64Array) -> Float64Array:
         """Return the inner products of a weighted sum of some rows' updates with all updates."""
         if self._cosines is not None:
@@ -223,13 +241,17 @@ class CosineSums:
             scattered = np.zeros(len(self._unit))
             scattered[self._others] = weights
             weights = scattered
-        narrow = weights.astype(self._unit.dtype)
-        total = np.zeros(self._unit.shape[1])
-        # Sums of few rows in their own precision, then in float64.
-        for start in range(0, len(self._unit), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            total += narrow[part] @ self._unit[part]
-        return np.asarray(self._own @ total)
+        return np.asarray(self._own @ _weighted_sum(self._unit, weights))
+
+
+def _weighted_sum(rows: FloatArray, weights: Float64Array) -> Float64Array:
+    """Return a weighted sum of rows: of few in their own precision, of these sums in float64."""
+    narrow = weights.astype(rows.dtype)
+    total = np.zeros(rows.shape[1])
+    for start in range(0, len(rows), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        total += narrow[part] @ rows[part]
+    return total
 
 
 def _is_range(rows: IndexArray) -> bool:

@@ -196,9 +196,10 @@ class LossTracker:
         enough = ENOUGH_FALL * np.maximum(self._first_median[rows] - np.median(losses), 0.0)
         fallen = np.nan_to_num(self._first_loss[rows] - losses)
         scale = np.maximum(enough - doubt, doubt)
-        missing = np.divide(
-            enough - doubt - fallen, scale, out=np.zeros(rows.size), where=scale > 0.0
-        )
+        with np.errstate(over="ignore"):  # It is clipped to one.
+            missing = np.divide(
+                enough - doubt - fallen, scale, out=np.zeros(rows.size), where=scale > 0.0
+            )
         count = self._report_count[rows]
         blame = count / (count + PATIENT_REPORTS)
         return np.asarray(1.0 - blame * np.clip(missing, 0.0, 1.0))
@@ -210,7 +211,8 @@ class LossTracker:
         eta, trend = self.slopes
         with np.errstate(over="ignore", invalid="ignore"):
             expected = np.nan_to_num(eta * x + trend * age)
-        rest = y - expected
+        # Losses are at most `MAX_VALUE`, so no fall is larger than twice that.
+        rest = y - np.clip(expected, -2.0 * MAX_VALUE, 2.0 * MAX_VALUE)
         self._report_count[rows] += 1.0
         n, _, e2, *_ = self._rest_sums
         if n >= MIN_SAMPLES:

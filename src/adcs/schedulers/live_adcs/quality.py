@@ -10,26 +10,18 @@ from adcs.schedulers.live_adcs.loss_tracker import clip_outliers
 MAX_QUALITY = 3.0
 """No client's quality is further from the mean than this many standard deviations."""
 
-EMPHASIS_POWER = 4
-"""Losses count as the persistence of updates to this power."""
-
 
 def standardised_loss(
     losses: Float64Array,
     variances: Float64Array,
     unanswered: IndexArray,
     normals: Float64Array,
-    persistence: float = 1.0,
 ) -> Float64Array:
     """Return a draw from the estimate of each loss, standardised over clients.
 
     A client whose loss is uncertain is sometimes taken for a bad one and then trained, which
     settles the matter (Thompson sampling). Where losses differ no more than they are uncertain, the
     variances in the denominator take the weight off quality.
-
-    Where updates do not persist, the model changes so much between two selections of a client that
-    differences of losses pass, too. To follow them makes the model swing from one group of clients
-    to another, so they count less.
 
     Parameters
     ----------
@@ -39,16 +31,12 @@ def standardised_loss(
         How often each client was chosen since its last report; each time lowers q by one.
     normals
         A standard normal number for each client.
-    persistence
-        The mean cosine between consecutive updates of a client, from 0 to 1.
 
     Examples
     --------
     >>> losses, zeros = np.array([1.0, 2.0, 3.0]), np.zeros(3)
     >>> standardised_loss(losses, zeros, np.array([0, 0, 1]), zeros).round(3)
     array([-1.225,  0.   ,  0.225])
-    >>> standardised_loss(losses, zeros, np.array([0, 0, 1]), zeros, persistence=0.7).round(3)
-    array([-0.294,  0.   , -0.706])
     """
     losses = clip_outliers(losses)
     spread = float(losses.var())
@@ -57,7 +45,7 @@ def standardised_loss(
     scale = np.sqrt(spread + variances.mean())
     if scale == 0.0:
         return np.zeros(losses.size)
-    q = persistence**EMPHASIS_POWER * (drawn - drawn.mean()) / scale - unanswered
+    q = (drawn - drawn.mean()) / scale - unanswered
     return np.asarray(np.clip(q, -MAX_QUALITY, MAX_QUALITY))
 
 

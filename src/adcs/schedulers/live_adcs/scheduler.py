@@ -21,7 +21,12 @@ from adcs.reports.table import ReportTable
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.schedulers.client_dpp import ClientDPP
 from adcs.schedulers.directions import Kernel, make_directions
-from adcs.schedulers.live_adcs.aggregation_weights import fitted_weights
+from adcs.schedulers.live_adcs.aggregation_weights import (
+    fitted_weights,
+    scaled_norms,
+    target_shares,
+)
+from adcs.schedulers.live_adcs.balance import balancing_clients, waiting_bonus
 from adcs.schedulers.live_adcs.batches import Batch, in_batches
 from adcs.schedulers.live_adcs.kernel import CosineSums, LiveKernel
 from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
@@ -39,7 +44,10 @@ MAX_STEP_NORM_RATIO = 1000.0
 DRAW = 1
 """The random stream of draws from the estimates of losses; unknown clients have stream 0."""
 
-QualityScore = Callable[[Float64Array, Float64Array, IndexArray, Float64Array, float], Float64Array]
+EMPHASIS_POWER = 2
+"""Losses count as the persistence of updates to this power."""
+
+QualityScore = Callable[[Float64Array, Float64Array, IndexArray, Float64Array], Float64Array]
 Weighting = Callable[
     [Float64Array | CosineSums, Float64Array, Float64Array, IndexArray, float], Float64Array
 ]
@@ -50,11 +58,13 @@ class LiveADCS(Scheduler):
     """DPP scheduling with unit-free quality and, after a first probe, hardly any probes.
 
     Training replies refresh their clients' rows of the kernel, and the kernel predicts how the
-    other losses fall. Quality is a draw from the estimate of each loss, standardised over clients;
-    it counts less where updates do not persist from one selection of a client to the next.
-    The cohort is the greedy MAP of L = Q C Q with Q = diag(exp(alpha q)). Its weights are fitted so
-    that its step approximates the Q-weighted mean of all clients' updates, as far as updates are
-    more than noise. Participation is bounded on both sides, by `patience` and by `max_share`.
+    other losses fall. Quality is a draw from the estimate of each loss, standardised over clients.
+    A cohort has two parts. The first is the greedy MAP of L = Q C Q with Q = diag(exp(alpha q)); it
+    has the more slots, the more of an update persists from one selection of a client to the next.
+    The second balances the cohort: with it, the cohort's mean update is close to the mean of all,
+    and who has waited longer goes first. Weights are fitted so that the cohort's step approximates
+    the weighted mean of all clients' updates, as far as updates are more than noise.
+    Participation is bounded on both sides, by `patience` and by `max_share`.
 
     Parameters
     ----------
@@ -91,21 +101,25 @@ class LiveADCS(Scheduler):
     loss_tracker : LossTracker
         Estimates of the losses between reports.
     quality : function
-        q from losses, their variances, unanswered selections and the persistence of updates:
-        `standardised_loss`.
+        q from losses, their variances and unanswered selections: `standardised_loss`.
     probe_budget : ProbeBudget
         How many probes may be sent.
     waiting_rule : WaitingRule
         Which clients have waited too long.
     share_limit : ShareLimit
         Which clients have been chosen too often.
+    waiting_bonus : function
+        What waiting counts for in the slots that balance: `waiting_bonus`.
     weighting : function
         Aggregation weights of a cohort: `fitted_weights`.
 
     Formula
     -------
-    As ADCS: (1 - theta) log det C_S + theta (sum of qualities) by the greedy algorithm. C is made
+    With rho the mean cosine between consecutive updates of a client, rho^2 m slots are filled as
+    in ADCS: (1 - theta) log det C_S + theta (sum of qualities) by the greedy algorithm. C is made
     of each client's latest update, whichever round it is of, and qualities of loss estimates.
+    Each other slot goes to the client that maximises 2 <u_i, m g - sum_S u_j> - |u_i|^2 + b_i: g is
+    the step that the weights are fitted to, and b_i the standardised time since i was selected.
 
     Examples
     --------
@@ -159,6 +173,7 @@ class LiveADCS(Scheduler):
         self.probe_budget = ProbeBudget(probe_share)
         self.waiting_rule = WaitingRule(patience)
         self.share_limit = ShareLimit(max_share)
+        self.waiting_bonus = waiting_bonus
         self.weighting: Weighting = fitted_weights
         self.dpp: ClientDPP | None = None
         self._participation = Participation()
@@ -360,8 +375,16 @@ class LiveADCS(Scheduler):
             tracker.variance(server_round)[rows],
             self._participation.unanswered[rows],
             self.rng(server_round, DRAW).standard_normal(rows.size),
-            self.kernel.persistence,
         )
+
+    @property
+    def emphasis(self) -> float:
+        """How much losses count, from 0 to 1: less where updates do not persist."""
+        return self.kernel.persistence**EMPHASIS_POWER
+
+    def dpp_slots(self, m: int) -> int:
+        """Return how many of m slots the DPP fills; the others balance the cohort."""
+        return int(self.emphasis * m + 0.5)
 
     def _left_out(
         self, clients: tuple[ClientId, ...], m: int, barred: Set[ClientId]
@@ -386,7 +409,7 @@ class LiveADCS(Scheduler):
         m: int,
         constraints: Constraints,
     ) -> Cohort:
-        """Take the greedy MAP, overdue clients first, and fit weights that stand for everyone."""
+        """Take the greedy MAP, overdue clients first, balance it, and fit weights to everyone."""
         all_rows, kernel = self._participation.rows(everyone), self.kernel
         rows, q = all_rows[position], quality[position]
         # The kernel's entries are rounded as the updates are.
@@ -396,22 +419,43 @@ class LiveADCS(Scheduler):
         )
         waits = server_round - self._participation.last_selected[rows]
         overdue = self.waiting_rule.overdue(waits, m, constraints)
-        selection = dpp.greedy(m, replace(constraints, required=[*constraints.required, *overdue]))
-        # Pending clients represent others too, so the weights are fitted with theirs.
-        together = np.array([*constraints.given, *selection.indices], dtype=np.intp)
+        first = replace(constraints, required=[*constraints.required, *overdue])
+        slots = max(self.dpp_slots(m), len(first.required))
+        selection = dpp.greedy(slots, first) if slots else None
+        picks = () if selection is None else selection.indices
+        # Pending clients represent others too: they are balanced, and weights fitted, with them.
+        together = np.array([*constraints.given, *picks], dtype=np.intp)
+        log_shares = self.emphasis * alpha(self.theta) * quality
+        balancing: list[int] = []
+        if slots < m:
+            norms, shares = scaled_norms(kernel.norms[all_rows]), target_shares(log_shares)
+            noise = (1.0 - kernel.persistence) * norms**2
+            targets = norms * kernel.cosine_sums(all_rows, norms * shares) - noise * shares
+            balancing = balancing_clients(
+                kernel,
+                rows,
+                norms[position],
+                targets[position],
+                self.waiting_bonus(waits, self._participation.unanswered[rows]),
+                together,
+                m - slots,
+                constraints.resolve(rows.size, m),
+            )
+            together = np.append(together, np.array(balancing, dtype=np.intp))
         weights = self.weighting(
             kernel.cosines_with(rows[together], all_rows),
             kernel.norms[all_rows],
-            alpha(self.theta) * quality,
+            log_shares,
             position[together],
             kernel.persistence,
         )
         limited = len(everyone) - len(known)
         return Cohort(
-            clients=tuple(known[i] for i in selection.indices),
+            clients=tuple(known[i] for i in together[len(constraints.given) :]),
             weights=tuple(weights[len(constraints.given) :].tolist()),
             diagnostics={
-                **dpp.diagnostics(selection),
+                **({} if selection is None else dpp.diagnostics(selection)),
+                "balancing": [known[i] for i in balancing],
                 "oldest_report": int(self.loss_tracker.reported_at[rows].min()),
                 "waited": [known[i] for i in overdue],
                 **({"limited": limited} if limited else {}),
