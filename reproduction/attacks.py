@@ -117,15 +117,17 @@ SCHEDULERS: Mapping[str, str] = {
     label: label
     for label in ("Uniform", "PowerOfChoice", "OCS", "Oort", "ActiveFL", "DivFL", "ADCS")
 } | {
-    "LiveADCS without both": "reproduction/ablations.py:NoDiscount(max_share=None)",
+    "LiveADCS without both": "reproduction/variants.py:NoDiscount(max_share=None)",
     "LiveADCS without limit": "LiveADCS(max_share=None)",
-    "LiveADCS without discount": "reproduction/ablations.py:NoDiscount",
+    "LiveADCS without discount": "reproduction/variants.py:NoDiscount",
     "LiveADCS": "LiveADCS",
 }
 """Schedulers by label: LiveADCS also without its limit of participation and its discount."""
 
 CLIP_NORM = 5.0
 """The norm that "clipped-mean" clips at: about the median of the honest norms."""
+
+OURS = "LiveADCS"
 
 AGGREGATIONS: Mapping[str, Aggregation] = {
     "mean": Mean(),
@@ -152,7 +154,8 @@ class Job:
     @property
     def name(self) -> str:
         """What the job is called in the file of records."""
-        return f"{self.attack}, {self.aggregation}, seed {self.seed}, {dict(self.settings)}"
+        some = "" if self.schedulers == tuple(SCHEDULERS) else f", {', '.join(self.schedulers)}"
+        return f"{self.attack}, {self.aggregation}, seed {self.seed}, {dict(self.settings)}{some}"
 
 
 def experiment(overrides: Mapping[str, Any]) -> Experiment:
@@ -233,13 +236,22 @@ def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {metric: float(np.mean([each[metric] for each in found])) for metric in found[0]}
 
 
-def jobs_of(overrides: Mapping[str, Any]) -> list[Job]:
-    """Return all jobs: every attack with the mean, then the sign-flip with other aggregations."""
+def jobs_of(
+    overrides: Mapping[str, Any], schedulers: Sequence[str] = tuple(SCHEDULERS)
+) -> list[Job]:
+    """Return all jobs: every attack with the mean, then the sign-flip with other aggregations.
+
+    Results of a scheduler do not depend on which others are run.
+    """
     seeds = experiment(overrides).seed_list
-    jobs = [Job(attack, seed, overrides) for attack in ATTACKS for seed in seeds]
-    for attack in ("none", "sign-flip x 100"):
+    jobs = [
+        Job(attack, seed, overrides, schedulers=tuple(schedulers))
+        for attack in ATTACKS
+        for seed in seeds
+    ]
+    for attack in ("none", "sign-flip x 100") if OURS in schedulers else ():
         for rule in list(AGGREGATIONS)[1:]:
-            jobs += [Job(attack, seed, overrides, rule, ("LiveADCS",)) for seed in seeds]
+            jobs += [Job(attack, seed, overrides, rule, (OURS,)) for seed in seeds]
     return jobs
 
 
@@ -278,11 +290,17 @@ def run_jobs(jobs: Sequence[Job], path: Path, processes: int | None) -> list[dic
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run all attacks, and write records.jsonl and summary.md; what is done is not done again."""
-    given = options("Clients that do not tell the truth.").parse_args(arguments)
+    parser = options("Clients that do not tell the truth.")
+    names = ", ".join(SCHEDULERS)
+    parser.add_argument("schedulers", nargs="*", metavar="SCHEDULER", help=f"some of {names}")
+    given = parser.parse_args(arguments)
     path = given.out or next_folder("attacks")
     with one_sentence("make attacks"):
         overrides = overrides_of(given)
-        jobs = jobs_of(overrides)
+        for name in given.schedulers:
+            if name not in SCHEDULERS:
+                raise ValueError(f"there is no scheduler {name!r}; there are {names}")
+        jobs = jobs_of(overrides, given.schedulers or tuple(SCHEDULERS))
         records = run_jobs(jobs, path / "records.jsonl", given.jobs)
         settings = experiment(overrides)
         parts = [

@@ -185,6 +185,24 @@ class Results:
         """Return the paired difference to another scheduler."""
         return paired(self.values(case, scheduler, field), self.values(case, baseline, field))
 
+    def difference_to_best(
+        self, case: str, scheduler: str, field: str, rivals: Sequence[str]
+    ) -> Estimate:
+        """Return the difference to the best of some rivals, which is chosen by the other seeds.
+
+        The best of many by the same seeds is partly the luckiest. At each seed the rival is
+        the one with the largest mean over the other seeds.
+
+        >>> worst = {"Mine": (5, 5), "A": (5, 6), "B": (6, 4)}
+        >>> rows = [Row("a", k, s, *[worst[k][s]] * 8) for k in worst for s in (0, 1)]
+        >>> Results(rows).difference_to_best("a", "Mine", "worst", ["A", "B"]).mean
+        0.5
+        """
+        table = np.stack([self.values(case, rival, field) for rival in rivals])
+        others = table.sum(axis=1, keepdims=True) - table
+        chosen = table[others.argmax(axis=0), np.arange(table.shape[1])]
+        return paired(self.values(case, scheduler, field), chosen)
+
     def traffic_ratio(self, case: str, scheduler: str) -> float:
         """Return the traffic as a multiple of the baseline's."""
         return self.mean(case, scheduler, "bytes") / self.mean(case, BASELINE, "bytes")

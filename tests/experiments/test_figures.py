@@ -14,19 +14,17 @@ from adcs.experiments import tables
 from adcs.experiments.figures import (
     Bars,
     Cost,
-    Dots,
     Line,
     Map,
     Panel,
     bar_figure,
     cost_figure,
-    dot_figure,
     heat_figure,
     limits,
     line_figure,
 )
 from adcs.experiments.statistics import Estimate, estimate
-from adcs.experiments.styles import Style, rival, styles_of
+from adcs.experiments.styles import Style, styles_of
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def looks(names: Iterable[str]) -> dict[str, Style]:
     """Some look for each name."""
-    return dict.fromkeys(names, rival())
+    return dict.fromkeys(names, *styles_of({"a": "Uniform"}).values())
 
 
 @pytest.mark.parametrize("order", [(0.1, 0.3), (0.3, 0.1)])
@@ -65,24 +63,6 @@ def test_no_bar_or_mark_is_cut_off(
         assert max(line.get_ydata().max() for line in ax.lines) < top
         ends = [segment[:, 1].max() for bars in ax.collections for segment in bars.get_segments()]
         assert max(ends) < top
-
-
-def test_no_dot_is_cut_off(drawn: list[Any], tmp_path: Path) -> None:
-    names = ("Uniform", "rival", "ours")
-    lines = [
-        Dots(
-            str(mean),
-            dict.fromkeys(names, Estimate(mean, 0.05, 5)),
-            {"rival": 10 * mean, "ours": 0.01},
-        )
-        for mean in (0.2, 0.9)
-    ]
-    dot_figure(tmp_path / "dots", "dots", lines, looks(names))
-    for ax in drawn[0].axes:
-        (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-        for line in ax.lines:
-            assert left < line.get_xdata().min() <= line.get_xdata().max() < right
-            assert bottom < line.get_ydata().min() <= line.get_ydata().max() < top
 
 
 def panels(labels: list[str], count: int) -> list[Panel]:

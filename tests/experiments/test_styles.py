@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adcs.experiments.specs import NAMES
-from adcs.experiments.styles import LOOKS, OWN, RIVAL, styles_of
+from adcs.experiments.styles import LOOKS, OWN, styles_of
 
 PLANNED = (
     "Oort",
@@ -72,7 +72,6 @@ def test_every_scheduler_has_a_look_and_planned_ones_too() -> None:
     assert {*NAMES, *PLANNED} <= set(LOOKS)
     assert len(LOOKS) >= 17
     assert len({colour for colour, _, _ in LOOKS.values()}) == len(LOOKS)
-    assert RIVAL[0] not in {colour for colour, _, _ in LOOKS.values()}
 
 
 @pytest.mark.parametrize("vision", VISIONS)

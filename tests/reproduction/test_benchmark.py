@@ -125,6 +125,29 @@ def test_those_that_ask_more_may_be_a_little_better(worst: float, holds: bool) -
     assert verdict.holds == holds
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ((0.9, 0.1, 0.1, 0.9), (0.1, 0.9, 0.9, 0.1), "by the luck of the best"),
+        ((0.7, 0.5, 0.7, 0.5), (0.1, 0.1, 0.1, 0.1), "within the noise"),
+        ((0.6, 0.6, 0.61, 0.6), (0.1, 0.1, 0.1, 0.1), "not by luck"),
+    ],
+)
+def test_whether_the_best_rival_is_the_luckiest(
+    first: tuple[float, ...], second: tuple[float, ...], said: str
+) -> None:
+    """Two rivals that win two seeds each by chance, or one that is better by little or by far."""
+    ours = (0.5, 0.41, 0.5, 0.5) if said.startswith("by") else (0.5,) * 4
+    rows = [
+        row(name, seed, worst=values[seed])
+        for name, values in ((BASELINE, ours), ("LiveADCS", ours), ("A", first), ("B", second))
+        for seed in range(4)
+    ]
+    verdict = judge(Results(rows), "digits")[-1]
+    assert not verdict.holds
+    assert verdict.tested.startswith(said)
+
+
 def test_the_report_names_all_and_draws_them(tmp_path: Path) -> None:
     found = results(Oort={"worst20": 0.7}, LiveADCS={"worst20": 0.8})
     table = overview(found, found.cases)

@@ -20,12 +20,10 @@ from adcs.experiments.comparison import Comparison, Difference, Differences, com
 from adcs.experiments.config import Experiment
 from adcs.experiments.figures import (
     Bars,
-    Dots,
     Line,
     Map,
     Panel,
     bar_figure,
-    dot_figure,
     heat_figure,
     line_figure,
 )
@@ -51,7 +49,7 @@ from adcs.experiments.statistics import (
     paired,
     summarise,
 )
-from adcs.experiments.styles import Style, rival, styles_of
+from adcs.experiments.styles import Style, styles_of
 from adcs.experiments.sweep import Grid, Point, Sweep
 from adcs.experiments.tables import (
     format_difference,
@@ -74,7 +72,6 @@ __all__ = [
     "Curves",
     "Difference",
     "Differences",
-    "Dots",
     "Estimate",
     "Experiment",
     "Grid",
@@ -94,7 +91,6 @@ __all__ = [
     "corrected",
     "create_run",
     "curves",
-    "dot_figure",
     "estimate",
     "experiment_of",
     "final_ratios",
@@ -110,7 +106,6 @@ __all__ = [
     "merge_parts",
     "paired",
     "panel",
-    "rival",
     "run_experiment",
     "seeds_of",
     "setting",

@@ -48,9 +48,6 @@ LOOKS: dict[str, tuple[str, Any, int]] = {
 }
 """Colour, marker and index in DASHES by class, planned schedulers included."""
 
-RIVAL = ("#E69F00", "D", 0)
-"""The best of several schedulers: a style of its own."""
-
 OWN = (
     ("#333333", "x"),
     ("#C2185B", "+"),
@@ -107,16 +104,6 @@ class Style:
             "markeredgewidth": 1.4 if strokes else 0.6 if self.fill == "full" else 1.2,
             "markersize": 9.5 if stars else 6.0 if self.marker in ("D", "s") else 7.0,
         }
-
-
-def rival() -> Style:
-    """Return how the best of several is drawn.
-
-    >>> rival().colour not in {style.colour for style in styles_of({"ADCS": "ADCS"}).values()}
-    True
-    """
-    colour, marker, dash = RIVAL
-    return Style(colour, DASHES[dash], marker)
 
 
 def styles_of(schedulers: Mapping[str, str]) -> dict[str, Style]:

@@ -1,6 +1,6 @@
 """LiveADCS with one part replaced, and PowerOfChoice without knowledge of mini-batches.
 
-Each class is a scheduler that `adcs compare` takes as `reproduction/ablations.py:Class`.
+Each class is a scheduler that `adcs compare` takes as `reproduction/variants.py:Class`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from adcs import ClientReport, LiveADCS, PowerOfChoice
 from adcs.schedulers import Source
 from adcs.schedulers.live_adcs import (
+    EMPHASIS_POWER,
+    LEAST_WEIGHT,
+    MAX_NORM_RATIO,
+    RIDGE,
     LiveKernel,
     LossTracker,
     fitted_weights,
@@ -48,10 +53,10 @@ class NoUncertainty(LiveADCS):
 
 
 def _certain_loss(
-    losses: Floats, variances: Floats, unanswered: Indices, normals: Floats, persistence: float
+    losses: Floats, variances: Floats, unanswered: Indices, normals: Floats
 ) -> Floats:
     zeros = np.zeros_like(normals)
-    return standardised_loss(losses, zeros, unanswered, zeros, persistence)
+    return standardised_loss(losses, zeros, unanswered, zeros)
 
 
 class NoDiscount(LiveADCS):
@@ -105,24 +110,41 @@ class NoDraw(LiveADCS):
         self.quality = _upper_loss
 
 
-def _upper_loss(
-    losses: Floats, variances: Floats, unanswered: Indices, normals: Floats, persistence: float
-) -> Floats:
-    return standardised_loss(losses, variances, unanswered, np.ones_like(normals), persistence)
+def _upper_loss(losses: Floats, variances: Floats, unanswered: Indices, normals: Floats) -> Floats:
+    return standardised_loss(losses, variances, unanswered, np.ones_like(normals))
 
 
 class FullEmphasis(LiveADCS):
-    """Losses count in full, whether or not updates persist."""
+    """Losses count in full, and the DPP fills all slots, whether or not updates persist."""
+
+    @property
+    def emphasis(self) -> float:
+        """How much losses count."""
+        return 1.0
+
+
+class NoBalance(FullEmphasis):
+    """The DPP fills all slots, and losses count as the persistence of updates squared."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.quality = _emphasised_loss
+        self.quality = self._emphasised
+
+    def _emphasised(self, *given: Any) -> Floats:
+        # The weights have the factor from here, too, so `emphasis` is one.
+        return self.kernel.persistence**EMPHASIS_POWER * standardised_loss(*given)
 
 
-def _emphasised_loss(
-    losses: Floats, variances: Floats, unanswered: Indices, normals: Floats, persistence: float
-) -> Floats:
-    return standardised_loss(losses, variances, unanswered, normals)
+class NoWaitingBonus(LiveADCS):
+    """Slots that balance go by updates alone, however long clients have waited."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.waiting_bonus = _no_bonus
+
+
+def _no_bonus(waits: Indices, unanswered: Indices) -> Floats:
+    return np.zeros(waits.size)
 
 
 class NoiseIgnored(LiveADCS):
@@ -143,11 +165,34 @@ def _noiseless_weights(
     return fitted_weights(cosines, norms, log_shares, chosen)
 
 
-class NoShareLimit(LiveADCS):
-    """A client may get any share of the slots."""
+class SumInFit(LiveADCS):
+    """The weights are the least-squares fit among those that sum to one."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"max_share": None, **settings})
+        super().__init__(**settings)
+        self.weighting = _summing_weights
+
+
+def _summing_weights(
+    cosines: Any,
+    norms: Floats,
+    log_shares: Floats,
+    chosen: Indices,
+    persistence: float,
+) -> Floats:
+    """Return weights as `fitted_weights` does, up to how they come to sum to one."""
+    shares = np.exp(log_shares - log_shares.max())
+    shares /= shares.sum()
+    norms = np.minimum(norms, MAX_NORM_RATIO * np.median(norms))
+    norms = norms / np.sqrt(np.mean(norms**2))
+    gram = cosines * norms[chosen, None] * norms
+    noise = (1.0 - persistence) * norms[chosen] ** 2
+    lower = np.linalg.cholesky(gram[:, chosen] + RIDGE * np.eye(chosen.size))
+    target = np.linalg.solve(lower, gram @ shares - noise * shares[chosen])
+    # The last row asks for a sum of one, a hundred times as strongly as for a step.
+    rows = np.vstack([lower.T, np.full((1, chosen.size), 100.0)])
+    weights, _ = nnls(rows, np.append(target, 100.0))
+    return np.asarray(np.maximum(weights / weights.sum(), LEAST_WEIGHT / chosen.size))
 
 
 class NoSmoothing(LiveADCS):
