@@ -6,7 +6,7 @@ READY := .venv/.ready
 # The CPU build of PyTorch where pip finds one; the newest release brings several GB of CUDA.
 TORCH ?= torch==2.13.0
 
-.PHONY: run paper beyond uniform attacks slow schedulers benchmark federation simulation test test-all lint unit bench docs \
+.PHONY: run paper ablation uniform attacks slow schedulers benchmark federation simulation test test-all lint unit bench docs \
 	screenshots hooks check locked lock package clean
 
 run: $(READY)-run
@@ -18,7 +18,7 @@ REPRODUCTION = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ROUNDS),--rounds $(ROUNDS)
 	$(if $(DATA),--data '$(DATA)') $(if $(DATA_FOLDER),--data-folder '$(DATA_FOLDER)') \
 	$(if $(OUT),--out '$(OUT)') $(if $(JOBS),--jobs $(JOBS))
 
-paper beyond attacks schedulers: $(READY)-run
+paper ablation attacks schedulers: $(READY)-run
 	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
 
 slow: $(READY)-run
