@@ -137,9 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _only(given: argparse.Namespace) -> list[str] | None:
     """Return the schedulers of the table that are run; None are all of them."""
     if given.again is not None:
+        tuned = [f"{name}{TUNED}" for name in protocol()["tuned"]]
         for name in given.again:
-            if name not in protocol()["schedulers"]:
-                known = ", ".join(protocol()["schedulers"])
+            if name not in [*protocol()["schedulers"], *tuned]:
+                known = ", ".join([*protocol()["schedulers"], *tuned])
                 raise ValueError(f"there is no scheduler {name!r}; there are {known}")
         return [*given.again, *(f"{name}{TUNED}" for name in given.again)]
     return [] if given.published else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from pathlib import Path
 from typing import Any
@@ -194,3 +195,15 @@ def test_a_baseline_run_again_in_one_way_of_ending_rounds_keeps_its_synchronous_
     monkeypatch.setattr(benchmark, "PUBLISHED", published)
     held = benchmark._held(["digits-mlp-buffered"], ["Uniform"])
     assert [each.case for each in held] == ["digits-mlp"]
+
+
+def test_a_scheduler_at_its_best_setting_is_run_again_alone() -> None:
+    given = argparse.Namespace(again=["OCS tuned"], published=False)
+    only = benchmark._only(given)
+    assert only is not None
+    assert [list(run.schedulers) for run in Case("digits").runs(only)] == [["OCS tuned"]]
+    given.again = ["OCS at its best"]
+    with pytest.raises(
+        ValueError, match=r"there is no scheduler 'OCS at its best'; there are .*OCS tuned"
+    ):
+        benchmark._only(given)

@@ -49,3 +49,40 @@ def test_above_the_limit_cosines_are_computed_as_needed():
     assert kernel.similarity(np.arange(3)) is None
     assert kernel.similarity(np.array([0, 2])) is None
     np.testing.assert_allclose(kernel.cosines(np.array([1])), [[0.6, 1.0, 0.8]])
+
+
+def test_clients_whose_updates_are_noise_hardly_change_the_persistence_of_the_others() -> None:
+    """Four of ten clients send random directions, twice as often as the others send theirs."""
+    found = {}
+    for liars in (0, 4):
+        rng = np.random.default_rng(0)
+        own = rng.normal(size=(10, 50))
+        kernel = LiveKernel()
+        for server_round in range(60):
+            rows = np.arange(10) if server_round % 2 == 0 else np.arange(4)
+            updates = own[rows] + 0.3 * rng.normal(size=(rows.size, 50))
+            noise = rng.normal(size=(rows.size, 50))
+            sent = np.where(rows[:, None] < liars, noise, updates)
+            directions = sent / np.linalg.norm(sent, axis=1)[:, None]
+            kernel.compare(rows, directions)
+            kernel.update(rows, directions, np.ones(rows.size))
+        found[liars] = kernel.persistence
+    assert found[0] > 0.9
+    assert found[4] > found[0] - 0.03
+
+
+def test_persistence_is_one_until_a_few_clients_have_been_compared() -> None:
+    kernel = LiveKernel()
+    assert kernel.persistence == 1.0
+    kernel.update(np.arange(6), np.eye(6), np.ones(6))
+    for row, expected in enumerate((1.0, 1.0, 1.0, 1.0, 0.0, 0.0)):
+        rows, other = np.array([row]), np.eye(6)[[(row + 1) % 6]]
+        kernel.compare(rows, other)
+        assert kernel.persistence == expected
+
+
+def test_persistence_is_that_of_all_clients_where_there_are_few() -> None:
+    kernel = LiveKernel()
+    kernel.update(np.arange(2), np.eye(2), np.ones(2))
+    kernel.compare(np.arange(2), np.eye(2)[::-1])
+    assert kernel.persistence == 0.0

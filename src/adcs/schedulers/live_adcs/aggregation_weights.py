@@ -49,7 +49,7 @@ def fitted_weights(
     chosen
         Positions of the chosen clients among all.
     persistence
-        The mean cosine between consecutive updates of a client.
+        The cosine between consecutive updates of a client.
 
     Examples
     --------

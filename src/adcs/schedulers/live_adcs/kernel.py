@@ -12,11 +12,11 @@ from adcs._types import Float64Array, FloatArray, IndexArray
 from adcs.dpp.greedy_lazy import squared_norms
 from adcs.schedulers.client_dpp import GRAM_LIMIT
 
-MEMORY = 0.995
-"""Forgetting factor of comparisons of updates, at each batch of reports."""
+MEMORY = 0.95
+"""Forgetting factor of the comparisons of a client's updates."""
 
-MIN_COMPARISONS = 5.0
-"""Persistence is estimated from at least this many comparisons."""
+MIN_COMPARED = 5
+"""Persistence is estimated from at least this many clients, or from all if there are fewer."""
 
 
 _PART = 1 << 16  # bytes of rows that are compared at a time
@@ -57,7 +57,8 @@ class LiveKernel:
         )  # squared norms of the rows of unit, one up to rounding
         self.norms: Float64Array = np.empty(0)
         self._cosines: Float64Array | None = np.empty((0, 0))
-        self._comparisons: Float64Array = np.zeros(2)  # number, and sum of cosines
+        self._compared: Float64Array = np.empty(0)  # mean cosines of consecutive updates, NaN: none
+        self._persistence: float | None = 1.0  # None: to be computed
 
     def update(self, rows: IndexArray, directions: FloatArray, norms: Float64Array) -> None:
         """Replace directions (unit vectors) and norms of rows; new rows continue the numbering.
@@ -107,17 +108,24 @@ class LiveKernel:
                     for i in range(0, at.size, size)
                 ]
             )
-            self._comparisons = MEMORY * self._comparisons + [cosines.size, cosines.sum()]
+            before = self._compared[at]
+            mean = MEMORY * before + (1.0 - MEMORY) * cosines
+            self._compared[at] = np.where(np.isnan(before), cosines, mean)
+            self._persistence = None
 
     @property
     def persistence(self) -> float:
-        """The mean cosine between consecutive updates of a client, from 0 to 1.
+        """The cosine between consecutive updates of a client, from 0 to 1: the median client's.
 
         Near 1, a held update says what the client would send now. Near 0, it is noise of
-        mini-batches and local steps. 1 until a few updates have been compared.
+        mini-batches and local steps. 1 until the updates of a few clients have been compared. A few
+        clients whose updates are noise, or lies, do not change the median by much.
         """
-        count, total = self._comparisons
-        return min(max(float(total / count), 0.0), 1.0) if count >= MIN_COMPARISONS else 1.0
+        if self._persistence is None:
+            found = self._compared[~np.isnan(self._compared)]
+            enough = found.size >= max(1, min(MIN_COMPARED, self.norms.size))
+            self._persistence = min(max(float(np.median(found)), 0.0), 1.0) if enough else 1.0
+        return self._persistence
 
     def similarity(self, rows: IndexArray) -> Float64Array | None:
         """Return the cosines among rows, or None above `gram_limit` clients."""
@@ -182,6 +190,7 @@ class LiveKernel:
         self.unit = table
         self.squares = np.append(self.squares, np.zeros(count - size)).astype(table.dtype)
         self.norms = np.append(self.norms, np.zeros(count - size))
+        self._compared = np.append(self._compared, np.full(count - size, np.nan))
         if count > self.gram_limit:
             self._cosines = None
         elif self._cosines is not None:
@@ -196,7 +205,7 @@ class LiveKernel:
             "directions": self.unit.copy(),
             "norms": self.norms.copy(),
             "cosines": None if cosines is None else cosines.copy(),
-            "comparisons": self._comparisons.copy(),
+            "compared": self._compared.copy(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -205,7 +214,8 @@ class LiveKernel:
         self.squares = squared_norms(self.unit)
         self.norms = np.array(state["norms"])
         self._cosines = None if state["cosines"] is None else np.array(state["cosines"])
-        self._comparisons = np.array(state["comparisons"])
+        self._compared = np.array(state["compared"])
+        self._persistence = None
 
 
 class CosineSums:

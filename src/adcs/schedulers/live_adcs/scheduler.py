@@ -115,9 +115,9 @@ class LiveADCS(Scheduler):
 
     Formula
     -------
-    With rho the mean cosine between consecutive updates of a client, rho^2 m slots are filled as
-    in ADCS: (1 - theta) log det C_S + theta (sum of qualities) by the greedy algorithm. C is made
-    of each client's latest update, whichever round it is of, and qualities of loss estimates.
+    With rho the cosine between consecutive updates of the median client, rho^2 m slots are filled
+    as in ADCS: (1 - theta) log det C_S + theta (sum of qualities) by the greedy algorithm. C is
+    made of each client's latest update, whichever round it is of, and qualities of loss estimates.
     Each other slot goes to the client that maximises 2 <u_i, m g - sum_S u_j> - |u_i|^2 + b_i: g is
     the step that the weights are fitted to, and b_i the standardised time since i was selected.
 
