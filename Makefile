@@ -18,7 +18,10 @@ REPRODUCTION = $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ROUNDS),--rounds $(ROUNDS)
 	$(if $(DATA),--data '$(DATA)') $(if $(DATA_FOLDER),--data-folder '$(DATA_FOLDER)') \
 	$(if $(OUT),--out '$(OUT)') $(if $(JOBS),--jobs $(JOBS))
 
-paper ablation attacks schedulers: $(READY)-run
+paper ablation schedulers: $(READY)-run
+	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
+
+attacks: $(READY)-flower
 	$(BIN)/python -m reproduction.$@ $(ONLY) $(REPRODUCTION)
 
 slow: $(READY)-run

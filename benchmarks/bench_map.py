@@ -71,6 +71,7 @@ LAZY = [
 # Theta, and the diversity and scale by which pyversity's weights are the same:
 # exp((1 - diversity) scale q) is exp(alpha q).
 SETTINGS = [(0.8, 0.5, 4.0), (0.5, 0.5, 1.0), (0.0, 1.0, 1.0)]
+BOUND = 2.0  # Times the matrix product of all rows and the picks.
 MEMORY_LIMIT = 200  # MB beyond the features, a million rows
 SMALL_LIMIT = 1.0  # ms, 30 updates of length 7850, kernel included
 
@@ -247,6 +248,23 @@ def bench_small() -> None:
         print(f"{'theta':>15} {theta:>4} {spent:>10.3f}  below 1: {verdict(spent < SMALL_LIMIT)}")
 
 
+def bench_bound(quick: bool) -> None:
+    """Where nothing is dismissed early, all rows have to be multiplied by all picks."""
+    print("\nfeatures given, theta = 0, against the matrix product of all rows and the picks; ms")
+    print(f"{'N, m, d':>20} {'rows':>10} {'product':>10} {'adcs':>8} {'ratio':>6}")
+    for n, m, d, _ in SIZES[:-1] if quick else SIZES:
+        for kind in ("gaussian", "clustered"):
+            x = features(kind, n, d)
+            search = partial(greedy_map_features, x, m)
+            picked = np.ascontiguousarray(x[search().indices].T)
+            out = np.empty((n, m), dtype=np.float32)
+            bound, ours = alternate(3 if quick else 7, partial(np.matmul, x, picked, out), search)
+            print(
+                f"{f'{n}, {m}, {d}':>20} {kind:>10} {bound:>10.1f} {ours:>8.1f} "
+                f"{ours / bound:>6.1f}  at most {BOUND:g}: {verdict(ours <= BOUND * bound)}"
+            )
+
+
 def bench_memory() -> None:
     print("\nmemory beyond the features, 1000000 x 128 in float32, m = 100; MB")
     for kind in ("gaussian", "clustered"):
@@ -277,16 +295,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer repeats")
     parser.add_argument("--paths", action="store_true", help="only the searches among themselves")
+    parser.add_argument("--bound", action="store_true", help="only theta = 0 and its bound")
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory:
         print(memory_used(options.memory[0], float(options.memory[1])))
+        return
+    if options.bound:
+        bench_bound(options.quick)
         return
     if options.paths:
         bench_kernels(options.quick)
         bench_paths(options.quick)
         return
     bench_features(options.quick)
+    bench_bound(options.quick)
     bench_kernels(options.quick)
     bench_paths(options.quick)
     bench_small()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -129,13 +131,63 @@ CLIP_NORM = 5.0
 
 OURS = "LiveADCS"
 
+
+class FlowerAggregation(Aggregation):
+    """The aggregation of a strategy of Flower that goes by distances between models.
+
+    Distances between models of one round are those between updates, so it takes updates.
+
+    Parameters
+    ----------
+    name
+        The name of its class in `flwr.serverapp.strategy`.
+    **settings
+        Its arguments.
+
+    Examples
+    --------
+    >>> updates = np.array([[1.0, 1.0], [1.1, 1.0], [0.9, 1.0], [1.0, 1.1], [-100.0, -100.0]])
+    >>> FlowerAggregation("Krum", num_malicious_nodes=1).aggregate(updates, np.ones(5) / 5)
+    array([1., 1.])
+    """
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        self.name, self.settings = name, settings
+
+    def aggregate(self, updates: Floats, weights: Floats) -> Floats:
+        """Return what the strategy aggregates replies with these updates and weights to."""
+        from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+        from flwr.clientapp import ClientApp
+        from flwr.serverapp import strategy
+
+        from adcs.flower.local_grid import LocalGrid
+
+        logging.getLogger("flwr").setLevel(logging.ERROR)  # It logs every round.
+        LocalGrid(ClientApp(), nodes=1)  # Without a grid Flower creates no messages.
+        replies = []
+        for node, (update, weight) in enumerate(zip(updates, weights, strict=True), start=1):
+            metrics = MetricRecord({"num-examples": float(weight)})
+            content = RecordDict({"arrays": ArrayRecord([update]), "metrics": metrics})
+            replies.append(Message(content, node, "train"))
+        gc.freeze()  # Flower collects garbage for every reply: not all that was there before.
+        arrays, _ = getattr(strategy, self.name)(**self.settings).aggregate_train(1, replies)
+        gc.unfreeze()
+        aggregated: Floats = arrays.to_numpy_ndarrays()[0]
+        return aggregated
+
+
 AGGREGATIONS: Mapping[str, Aggregation] = {
     "mean": Mean(),
     "median": Median(),
     "trimmed mean": TrimmedMean(0.4),
     "clipped mean": ClippedMean(CLIP_NORM),
+    "Flower's Krum": FlowerAggregation("Krum", num_malicious_nodes=3),
+    "Flower's MultiKrum": FlowerAggregation(
+        "MultiKrum", num_malicious_nodes=3, num_nodes_to_select=5
+    ),
+    "Flower's Bulyan": FlowerAggregation("Bulyan", num_malicious_nodes=1),
 }
-"""Aggregations that LiveADCS is combined with."""
+"""Aggregations that LiveADCS is combined with. Of ten replies Bulyan tolerates at most one."""
 
 HEADS = ["attack", "scheduler", "largest share of a liar", "worst", "worst 20 %", "average"]
 METRICS = ("share", "worst", "worst20", "average")

@@ -48,6 +48,6 @@ def test_the_worst_client_is_shown_and_not_judged() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_cases_are_experiments_on_fresh_seeds(name: str) -> None:
     experiment = from_dict(read_toml(CONFIGS / "uniform" / f"{name}.toml"))
-    assert experiment.run.first_seed == 600
+    assert experiment.run.first_seed == 800
     assert experiment.run.seeds >= 3
     assert set(case_run(name, {}).schedulers) == {"Uniform", "LiveADCS"}
