@@ -40,6 +40,8 @@ benchmark: $(READY)-torch
 federation simulation: $(READY)-flower
 	$(BIN)/python examples/flower-fashion-mnist/run.py $@
 
+PYTEST = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: lint unit
 
 lint: $(READY)-test
@@ -47,12 +49,13 @@ lint: $(READY)-test
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# With the libraries that `make test` does without: tests that need them are skipped there.
+# With the libraries that `make test` does without (tests that need them are skipped there), and the
+# tests that wait for minutes.
 test-all: lint $(READY)-test-all
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	$(PYTEST)
 
 unit: $(READY)-test
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	$(PYTEST) -m "not minutes"
 
 bench: $(READY)-bench
 	$(BIN)/python benchmarks/bench_map.py

@@ -160,7 +160,7 @@ class FlowerAggregation(Aggregation):
         from flwr.clientapp import ClientApp
         from flwr.serverapp import strategy
 
-        from adcs.flower.local_grid import LocalGrid
+        from adcs.flower import LocalGrid
 
         logging.getLogger("flwr").setLevel(logging.ERROR)  # It logs every round.
         LocalGrid(ClientApp(), nodes=1)  # Without a grid Flower creates no messages.

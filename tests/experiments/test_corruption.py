@@ -70,7 +70,8 @@ class Here:
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No processes are started, and nothing is drawn: hundreds of commands take seconds."""
     monkeypatch.setattr(runner, "ProcessPoolExecutor", Here)
-    monkeypatch.setattr(report, "line_figure", lambda *_: [])
+    for figure in ("line_figure", "cost_figure"):
+        monkeypatch.setattr(report, figure, lambda *_: [])
     monkeypatch.setattr(theory_command, "draw", lambda _, path: path)
 
 

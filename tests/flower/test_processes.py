@@ -62,6 +62,7 @@ def received(federation: Loopback, node: str) -> int:
     return federation.log(node).count("Receiving: train message")
 
 
+@pytest.mark.minutes
 def test_the_run_continues_when_a_supernode_is_killed_in_training(tmp_path: Path) -> None:
     folder, m, rounds = tmp_path / "run", 4, 4
     config = {
@@ -110,6 +111,7 @@ def test_the_run_continues_when_a_supernode_is_killed_in_training(tmp_path: Path
     assert [client for client in clients if accuracy[client] is None] == [victim]
 
 
+@pytest.mark.minutes
 def test_the_run_continues_when_a_supernode_is_killed_in_a_probe(tmp_path: Path) -> None:
     folder, clients = tmp_path / "run", [0, 6, 12, 18, 24]
     config = {
@@ -141,6 +143,7 @@ def test_the_run_continues_when_a_supernode_is_killed_in_a_probe(tmp_path: Path)
     assert sorted(lines[1]["trained"]) == sorted(lines[1]["chosen"])
 
 
+@pytest.mark.minutes
 def test_tls_and_authenticated_nodes(tmp_path: Path) -> None:
     certificates, foreign = tmp_path / "certificates", tmp_path / "foreign"
     make_certificates(certificates)
@@ -272,6 +275,7 @@ def slow_federation(federation: Loopback, clients: list[int], slow: int | None) 
         federation.start_node(f"node-{client}", client, slow_seconds=seconds)
 
 
+@pytest.mark.minutes
 def test_a_slow_supernode_is_outrun_and_its_late_reply_is_not_aggregated(tmp_path: Path) -> None:
     folder, clients, slow = tmp_path / "run", [0, 6, 12, 18], 18
     config = {
@@ -301,6 +305,7 @@ def test_a_slow_supernode_is_outrun_and_its_late_reply_is_not_aggregated(tmp_pat
     assert not any(line["timed_out"] or line["failed"] or line["refused"] for line in lines)
 
 
+@pytest.mark.minutes
 def test_a_buffer_takes_replies_to_old_models_and_frees_the_slot_of_a_dead_node(
     tmp_path: Path,
 ) -> None:
