@@ -18,12 +18,13 @@ from adcs.schedulers import Source
 from adcs.schedulers.live_adcs import (
     EMPHASIS_POWER,
     LEAST_WEIGHT,
-    MAX_NORM_RATIO,
     RIDGE,
     LiveKernel,
     LossTracker,
     fitted_weights,
+    scaled_norms,
     standardised_loss,
+    target_shares,
 )
 
 Floats = NDArray[np.float64]
@@ -181,10 +182,7 @@ def _summing_weights(
     persistence: float,
 ) -> Floats:
     """Return weights as `fitted_weights` does, up to how they come to sum to one."""
-    shares = np.exp(log_shares - log_shares.max())
-    shares /= shares.sum()
-    norms = np.minimum(norms, MAX_NORM_RATIO * np.median(norms))
-    norms = norms / np.sqrt(np.mean(norms**2))
+    shares, norms = target_shares(log_shares), scaled_norms(norms)
     gram = cosines * norms[chosen, None] * norms
     noise = (1.0 - persistence) * norms[chosen] ** 2
     lower = np.linalg.cholesky(gram[:, chosen] + RIDGE * np.eye(chosen.size))
@@ -229,7 +227,7 @@ def _equal_weights(
 
 
 class NoDiversity(LiveADCS):
-    """The cohort has the largest qualities, whatever the similarity; its weights are fitted."""
+    """The DPP's slots go to the largest qualities; the rest is balanced, and weights are fitted."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

@@ -127,8 +127,8 @@ def trees_app(sizes: list[int]) -> ClientApp:
     def evaluate(message: Message, context: Any) -> Message:
         client = context.node_config["partition-id"]
         sizes.append(message.content["arrays"]["0"].numpy().size)
-        metrics = MetricRecord({"loss": float(client), "num-examples": 10})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+        held = {"loss": float(client), "num-examples": 10, "label_counts": [float(client), 1.0]}
+        return Message(RecordDict({"metrics": MetricRecord(held)}), reply_to=message)
 
     return app
 
@@ -155,6 +155,22 @@ def test_clients_are_not_asked_to_evaluate_an_empty_model(caplog: Any, tmp_path:
     assert [line["probed"] for line in lines] == [[], [0, 1, 2, 3], [0, 1, 2, 3]]
     assert [sorted(line["trained"]) for line in lines[1:]] == [[2, 3], [2, 3]]
     assert caplog.text.count("the model is empty, so that no client can evaluate it") == 1
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [adcs.LiveADCS(kernel="labels"), adcs.ADCS(kernel="labels"), adcs.FLIPS(), adcs.FedCBS()],
+)
+def test_what_is_not_asked_of_an_empty_model_is_asked_in_the_next_round(scheduler: Any) -> None:
+    sizes: list[int] = []
+    base = Trees(fraction_evaluate=0.0)
+    strategy = Scheduled(base, scheduler, clients_per_round=2)
+    strategy.start(
+        LocalGrid(trees_app(sizes), 4), ArrayRecord([np.zeros(0, np.uint8)]), num_rounds=2
+    )
+    assert sizes == [2] * 4
+    found = [scheduler.reports.get(client) for client in range(4)]
+    assert all(report is not None and report.label_counts is not None for report in found)
 
 
 @pytest.mark.parametrize(

@@ -313,9 +313,13 @@ class RoundDriver(Generic[Reply]):
         offered = self._offered(available, m)
         may_ask = set(offered)
         current.record.backing_off = [client for client in available if client not in may_ask]
+        empty = current.model is not None and not current.model.nbytes
+        before = self.scheduler.state() if empty else None
         request = self.scheduler.request(current.server_round, offered, m)
         self._check_request(request, current.model)
-        request = self._without_empty_evaluations(request, current.model)
+        if before is not None and self._evaluates_only(request):
+            request = Request()
+            self.scheduler.restore(before)  # It has asked nobody.
         if "update" in request.signals and request.sketch is None and self._sketch is not None:
             request = replace(request, sketch=self._sketch)
             self._announce_sketch(current, self._sketch)
@@ -333,21 +337,20 @@ class RoundDriver(Generic[Reply]):
                 "none, such as Uniform or PowerOfChoice"
             )
 
-    def _without_empty_evaluations(self, request: Request, model: SentModel | None) -> Request:
-        """Return a request that asks nobody if clients would have to evaluate an empty model.
+    def _evaluates_only(self, request: Request) -> bool:
+        """Whether clients would only evaluate, which they cannot if the model is empty; warns.
 
         Trees begin as an empty array; libraries fail on it, some by ending the process.
         """
-        evaluates = all(SIGNALS[name].work != "update" for name in request.signals)
-        if not request.clients or not evaluates or model is None or model.nbytes:
-            return request
+        if not request.clients or any(SIGNALS[name].work == "update" for name in request.signals):
+            return False
         self.warn_once(
             "empty",
             "the model is empty, so that no client can evaluate it: "
             f"{type(self.scheduler).__name__} selects without {', '.join(sorted(request.signals))} "
             "until it has been trained",
         )
-        return Request()
+        return True
 
     def _announce_sketch(self, current: Round[Reply], sketch: Sketcher) -> None:
         """Log once that updates are sketched because of their size."""

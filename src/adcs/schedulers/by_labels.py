@@ -22,31 +22,35 @@ class HistogramRequests:
     >>> requests, reports = HistogramRequests(), ReportStore()
     >>> requests.due(0, ("a", "b"), reports)
     ('a', 'b')
-    >>> requests.note(0, ("a", "b"), reports)
+    >>> requests.note(0, reports)
     >>> requests.due(1, ("a", "b"), reports), requests.due(20, ("a", "b"), reports)
     ((), ('a', 'b'))
     """
 
     def __init__(self) -> None:
         self._requested: dict[ClientId, int] = {}  # when clients without a histogram were asked
+        self._asked: tuple[ClientId, ...] = ()  # in this round
 
     def due(
         self, server_round: int, clients: tuple[ClientId, ...], reports: ReportStore
     ) -> tuple[ClientId, ...]:
         """Return the clients to ask in a round."""
-        return tuple(
+        self._asked = tuple(
             client
             for client in clients
-            if ((report := reports.get(client)) is None or report.label_counts is None)
+            if _lacks_histogram(client, reports)
             and (
                 client not in self._requested or server_round >= self._requested[client] + ASK_AGAIN
             )
         )
+        return self._asked
 
-    def note(self, server_round: int, clients: tuple[ClientId, ...], reports: ReportStore) -> None:
+    def note(self, server_round: int, reports: ReportStore) -> None:
         """Note who was asked in this round and sent no histogram."""
-        for client in self.due(server_round, clients, reports):
-            self._requested[client] = server_round
+        for client in self._asked:
+            if _lacks_histogram(client, reports):
+                self._requested[client] = server_round
+        self._asked = ()
 
     def state(self) -> list[list[Any]]:
         """Return everything as JSON values."""
@@ -55,6 +59,11 @@ class HistogramRequests:
     def restore(self, state: Iterable[Sequence[Any]]) -> None:
         """Go back to a state returned by `state`."""
         self._requested = {client: int(server_round) for client, server_round in state}
+        self._asked = ()
+
+
+def _lacks_histogram(client: ClientId, reports: ReportStore) -> bool:
+    return (report := reports.get(client)) is None or report.label_counts is None
 
 
 class LabelScheduler(Scheduler):
@@ -70,7 +79,7 @@ class LabelScheduler(Scheduler):
     >>> from adcs import Cohort
     >>> class First(LabelScheduler):
     ...     def _select(self, server_round, clients, m):
-    ...         self._note(server_round, clients)
+    ...         self._note(server_round)
     ...         return Cohort.of(self.take(clients, m))
     >>> scheduler = First()
     >>> scheduler.request(0, ["a", "b"], 1).clients
@@ -95,9 +104,9 @@ class LabelScheduler(Scheduler):
         due = self._histograms.due(server_round, clients, self.reports)
         return Request(due, frozenset({"label_counts"})) if due else Request()
 
-    def _note(self, server_round: int, clients: tuple[ClientId, ...]) -> None:
+    def _note(self, server_round: int) -> None:
         """Note who was asked in this round and sent no histogram."""
-        self._histograms.note(server_round, clients, self.reports)
+        self._histograms.note(server_round, self.reports)
 
     def state(self) -> dict[str, Any]:
         """Return everything learned."""

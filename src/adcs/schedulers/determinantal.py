@@ -101,7 +101,7 @@ class DeterminantalScheduler(SnapshotScheduler):
     def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Choose among the known clients, and draw among the unknown."""
         if self.directions.sent_once:
-            self._histograms.note(server_round, clients, self.reports)
+            self._histograms.note(server_round, self.reports)
         return super()._select(server_round, clients, m)
 
     def known_clients(self, clients: tuple[ClientId, ...]) -> list[ClientId]:

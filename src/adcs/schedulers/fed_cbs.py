@@ -68,7 +68,7 @@ class FedCBS(LabelScheduler):
 
     def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Draw clients one after the other, those without a histogram last."""
-        self._note(server_round, clients)
+        self._note(server_round)
         rng = self.rng(server_round)
         everyone, table = label_counts(self.reports, self._with_pending(clients))
         row = {client: i for i, client in enumerate(everyone)}

@@ -63,7 +63,7 @@ class FLIPS(LabelScheduler):
 
     def _select(self, server_round: int, clients: tuple[ClientId, ...], m: int) -> Cohort:
         """Take the least selected cluster, and its least selected client, for each slot."""
-        self._note(server_round, clients)
+        self._note(server_round)
         cluster = self._clusters()
         picks: dict[int, int] = {}
         members: dict[int, list[ClientId]] = {}

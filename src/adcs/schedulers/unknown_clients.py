@@ -172,6 +172,8 @@ def _row_constraints(
         required=[index[client] for client in builder.required if client in index],
         groups=labels,
         # Given rows count towards these caps, and the builder has counted them already.
-        caps={label: builder.free_slots_in(label, len(known)) + held[label] for label in labels},
+        caps={
+            label: builder.free_slots_in(label, len(known)) + held[label] for label in set(labels)
+        },
         given=given,
     )

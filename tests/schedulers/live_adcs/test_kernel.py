@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,3 +87,42 @@ def test_persistence_is_that_of_all_clients_where_there_are_few() -> None:
     kernel.update(np.arange(2), np.eye(2), np.ones(2))
     kernel.compare(np.arange(2), np.eye(2)[::-1])
     assert kernel.persistence == 0.0
+
+
+def test_clients_that_join_are_waited_for_in_the_persistence_as_after_a_restart() -> None:
+    kernel, restored = LiveKernel(), LiveKernel()
+    kernel.update(np.arange(2), np.eye(8)[:2], np.ones(2))
+    kernel.compare(np.arange(2), np.eye(8)[1::-1])
+    assert kernel.persistence == 0.0
+    kernel.update(np.arange(2, 8), np.eye(8)[2:], np.ones(6))
+    restored.restore(kernel.state())
+    assert kernel.persistence == restored.persistence == 1.0
+
+
+def test_comparisons_are_averaged_with_a_memory_of_twenty() -> None:
+    kernel, one = LiveKernel(), np.array([0])
+    for direction in ([1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]):
+        kernel.compare(one, np.array([direction]))
+        kernel.update(one, np.array([direction]), np.ones(1))
+    assert kernel.persistence == pytest.approx(0.95 * 0.95 + 0.05)  # of cosines 1, 0 and 1
+
+
+def test_a_state_of_an_earlier_version_has_no_comparisons() -> None:
+    kernel, restored = LiveKernel(), LiveKernel()
+    kernel.update(np.arange(2), np.eye(2), np.ones(2))
+    kernel.compare(np.arange(2), np.eye(2)[::-1])
+    state = kernel.state()
+    del state["compared"]
+    restored.restore(state)
+    assert restored.persistence == 1.0
+
+
+def test_no_cosine_is_above_one_whatever_the_rounding() -> None:
+    """The same sketch of several clients, in float32: explanations need a similarity."""
+    for seed in range(40):
+        row = np.random.default_rng(seed).normal(size=(1, 16)).astype(np.float32)
+        kernel = LiveKernel()
+        kernel.update(np.arange(4), np.repeat(row / np.linalg.norm(row), 4, axis=0), np.ones(4))
+        found = kernel.similarity(np.arange(4))
+        assert found is not None
+        assert np.abs(found).max() == 1.0

@@ -332,3 +332,14 @@ def test_losses_count_less_where_updates_do_not_persist() -> None:
         assert (scheduler.kernel.persistence > 0.9) == (noise == 0.0)
     assert counts[0.0][5] > 40
     assert 10 < counts[20.0][5] < 32
+
+
+def test_a_probe_and_training_on_the_same_model_are_compared_once() -> None:
+    """They differ by a mini-batch at most: that would say that updates persist."""
+    scheduler = adcs.LiveADCS()
+    for source in ("probe", "training"):
+        reports = [ClientReport(c, 0, loss=1.0, update=np.eye(6)[c]) for c in range(6)]
+        scheduler.observe(0, reports, source)
+    others = [ClientReport(c, 1, loss=1.0, update=np.eye(6)[c - 1]) for c in range(6)]
+    scheduler.observe(1, others, "training")
+    assert scheduler.kernel.persistence == 0.0

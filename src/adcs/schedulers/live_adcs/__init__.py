@@ -2,9 +2,10 @@
 
 from adcs.schedulers.live_adcs.aggregation_weights import (
     LEAST_WEIGHT,
-    MAX_NORM_RATIO,
     RIDGE,
     fitted_weights,
+    scaled_norms,
+    target_shares,
 )
 from adcs.schedulers.live_adcs.kernel import LiveKernel
 from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
@@ -17,7 +18,6 @@ from adcs.schedulers.live_adcs.waiting import WaitingRule
 __all__ = [
     "EMPHASIS_POWER",
     "LEAST_WEIGHT",
-    "MAX_NORM_RATIO",
     "MAX_QUALITY",
     "RIDGE",
     "LiveADCS",
@@ -28,5 +28,7 @@ __all__ = [
     "WaitingRule",
     "clip_outliers",
     "fitted_weights",
+    "scaled_norms",
     "standardised_loss",
+    "target_shares",
 ]

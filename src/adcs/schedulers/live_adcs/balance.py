@@ -15,7 +15,10 @@ MAX_WAIT_RATIO = 5.0
 """No wait counts as longer than this many times the median: one would leave none to the others."""
 
 TIE = 1e-6
-"""Scores that differ by no more, in mean squared norms, are equal: the smaller client id wins."""
+"""Scores that differ by no more for each client of a cohort are equal: the smaller id wins.
+
+In mean squared norms. Scores grow with the size of the cohort, and so do their rounding errors.
+"""
 
 
 def waiting_bonus(waits: IndexArray, unanswered: IndexArray) -> Float64Array:
@@ -95,9 +98,10 @@ def balancing_clients(
     free[chosen] = False
     slots = rules.caps.copy()  # They count all but the given clients.
     np.subtract.at(slots, rules.codes[chosen[~np.isin(chosen, rules.given)]], 1)
+    tie = TIE * (chosen.size + count)
     pool = np.arange(score.size)
     if score.size > (size := max(POOL, 5 * count)) + chosen.size:
-        pool = _pool(np.where(free, score, -np.inf), rules.codes, slots, size)
+        pool = _pool(np.where(free, score, -np.inf), rules.codes, slots, size, tie)
         pool = np.union1d(pool, chosen)
     scores, codes, free, norms = score[pool], rules.codes[pool], free[pool], norms[pool]
     cosines = kernel.cosine_rows(rows[pool])
@@ -109,7 +113,7 @@ def balancing_clients(
         if not candidates.size:
             break
         found = scores[candidates]
-        i = int(candidates[np.argmax(found >= found.max() - TIE)])
+        i = int(candidates[np.argmax(found >= found.max() - tie)])
         added.append(int(pool[i]))
         free[i] = False
         slots[codes[i]] -= 1
@@ -117,10 +121,12 @@ def balancing_clients(
     return added
 
 
-def _pool(scores: Float64Array, codes: IndexArray, slots: IndexArray, size: int) -> IndexArray:
+def _pool(
+    scores: Float64Array, codes: IndexArray, slots: IndexArray, size: int, tie: float
+) -> IndexArray:
     """Return the positions with the best scores: among all, and among those that fit the slots."""
-    best = _best(scores, size)
-    if bool((np.bincount(codes, minlength=slots.size) <= slots).all()):
+    best = _best(scores, size, tie)
+    if bool((np.bincount(codes[scores > -np.inf], minlength=slots.size) <= slots).all()):
         return best
     # The best of each group, as many as it has slots. From any of the pool's cohorts that is too
     # small, one of them leads to a larger one.
@@ -129,12 +135,12 @@ def _pool(scores: Float64Array, codes: IndexArray, slots: IndexArray, size: int)
     fitting = np.full(scores.size, -np.inf)
     within = order[rank < slots[codes[order]]]
     fitting[within] = scores[within]
-    return np.union1d(best, _best(fitting, size))
+    return np.union1d(best, _best(fitting, size, tie))
 
 
-def _best(scores: Float64Array, size: int) -> IndexArray:
+def _best(scores: Float64Array, size: int, tie: float) -> IndexArray:
     """Return the positions of the largest scores; of those that tie, the first."""
     least = float(np.partition(scores, -size)[-size])
-    better = (scores > least + TIE).nonzero()[0]
-    tied = ((scores >= least - TIE) & (scores <= least + TIE)).nonzero()[0]
+    better = (scores > least + tie).nonzero()[0]
+    tied = ((scores >= least - tie) & (scores <= least + tie)).nonzero()[0]
     return np.append(better, tied[: size - better.size])

@@ -58,7 +58,7 @@ class LiveKernel:
         self.norms: Float64Array = np.empty(0)
         self._cosines: Float64Array | None = np.empty((0, 0))
         self._compared: Float64Array = np.empty(0)  # mean cosines of consecutive updates, NaN: none
-        self._persistence: float | None = 1.0  # None: to be computed
+        self._persistence: float | None = None  # to be computed
 
     def update(self, rows: IndexArray, directions: FloatArray, norms: Float64Array) -> None:
         """Replace directions (unit vectors) and norms of rows; new rows continue the numbering.
@@ -80,7 +80,8 @@ class LiveKernel:
             # computed otherwise, and be rounded otherwise.
             same = directions.dtype == self.unit.dtype and directions is not self.unit
             fresh = self._multiply(directions if same else self.unit[rows])
-            # A block multiplied with itself may be off symmetry in its last bits.
+            # A block multiplied with itself may be off symmetry in its last bits, and beyond one.
+            np.clip(fresh, -1.0, 1.0, out=fresh)
             block = fresh[:, rows]
             fresh[:, rows] = (block + block.T) / 2.0
             fresh[np.arange(rows.size), rows] = 1.0
@@ -191,6 +192,7 @@ class LiveKernel:
         self.squares = np.append(self.squares, np.zeros(count - size)).astype(table.dtype)
         self.norms = np.append(self.norms, np.zeros(count - size))
         self._compared = np.append(self._compared, np.full(count - size, np.nan))
+        self._persistence = None  # How many comparisons are enough depends on the clients.
         if count > self.gram_limit:
             self._cosines = None
         elif self._cosines is not None:
@@ -214,7 +216,8 @@ class LiveKernel:
         self.squares = squared_norms(self.unit)
         self.norms = np.array(state["norms"])
         self._cosines = None if state["cosines"] is None else np.array(state["cosines"])
-        self._compared = np.array(state["compared"])
+        # States of earlier versions lack it.
+        self._compared = np.array(state.get("compared", np.full(self.norms.size, np.nan)))
         self._persistence = None
 
 
