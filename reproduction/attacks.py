@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adcs import Scheduler
 from adcs.experiments import Experiment, estimate, make_scheduler, markdown_table
 from adcs.metrics import summary
 from adcs.simulation import (
@@ -218,15 +219,17 @@ def experiment(overrides: Mapping[str, Any]) -> Experiment:
     return found.replace(**overrides) if overrides else found
 
 
-def liars_of(attack: str, groups: NDArray[Any], seed: int) -> Indices:
+def liars_of(attack: str, overrides: Mapping[str, Any], seed: int) -> Indices:
     """Return the liars: one of each of five classes; a fifth of all where labels are noise.
 
     No class loses all its honest clients, so that the honest can still learn it.
 
-    >>> groups = np.repeat(np.arange(10), 3)
-    >>> liars_of("claims of 1e6", groups, seed=0).size, liars_of("labels are noise", groups, 0).size
+    >>> given = {"data": "synthetic:clusters=10"}
+    >>> liars_of("claims of 1e6", given, 0).size, liars_of("labels are noise", given, 0).size
     (5, 6)
     """
+    settings = experiment(overrides)
+    groups = np.asarray(settings.divide(settings.dataset(), seed).groups)
     count = groups.size // 5 if attack == "labels are noise" else 5
     rng = np.random.default_rng([seed, 7])
     classes = rng.permutation(np.unique(groups))[:count]
@@ -244,44 +247,51 @@ def with_noise(data: Dataset, parts: Sequence[Indices], seed: int) -> Dataset:
 
 def measure(job: Job) -> list[dict[str, Any]]:
     """Run a job; return share of slots and honest accuracy of each scheduler."""
-    settings = experiment(job.settings)
-    data = settings.dataset()
-    partition = settings.divide(data, job.seed)
-    groups = np.asarray(partition.groups)
-    liars = liars_of(job.attack, groups, job.seed)
-    if job.attack == "labels are noise":
-        data = with_noise(data, [partition.train[client] for client in liars], job.seed)
-    federation = Federation(data, partition, batch_size=settings.training.batch_size, seed=job.seed)
-    training, kind = settings.training, ATTACKS[job.attack]
+    liars = liars_of(job.attack, job.settings, job.seed)
+    schedulers = {label: make_scheduler(SCHEDULERS[label], job.seed) for label in job.schedulers}
+    found = simulate(job.attack, liars, schedulers, job.settings, job.seed, job.aggregation)
+    key = {"attack": job.attack, "aggregation": job.aggregation, "seed": job.seed}
+    return [{**key, "scheduler": label, **metrics} for label, metrics in found.items()]
+
+
+def simulate(
+    attack: str,
+    liars: Indices,
+    schedulers: Mapping[str, Scheduler],
+    overrides: Mapping[str, Any],
+    seed: int,
+    aggregation: str = "mean",
+) -> dict[str, dict[str, float]]:
+    """Run schedulers under an attack; return share of slots and honest accuracy of each."""
+    settings = experiment(overrides)
+    data, training, kind = settings.dataset(), settings.training, ATTACKS[attack]
+    partition = settings.divide(data, seed)
+    if attack == "labels are noise":
+        data = with_noise(data, [partition.train[client] for client in liars], seed)
     simulation = Simulation(
-        federation,
+        Federation(data, partition, batch_size=training.batch_size, seed=seed),
         settings.make_model(data),
-        {label: make_scheduler(SCHEDULERS[label], job.seed) for label in job.schedulers},
+        schedulers,
         training,
-        seed=job.seed,
-        aggregation=AGGREGATIONS[job.aggregation],
+        seed=seed,
+        aggregation=AGGREGATIONS[aggregation],
         attack=None if kind is None else kind(liars.tolist()),
     )
     every = max(1, training.rounds // 100)
-    honest = np.setdiff1d(np.arange(groups.size), liars)
-    fair = training.m * training.rounds / groups.size
-    accuracies: dict[str, list[dict[str, float]]] = {label: [] for label in job.schedulers}
+    clients = len(partition.train)
+    honest, fair = np.setdiff1d(np.arange(clients), liars), training.m * training.rounds / clients
+    accuracies: dict[str, list[dict[str, float]]] = {label: [] for label in schedulers}
     for left in range(training.rounds // 10, -1, -every):
         simulation.run(training.rounds - left, eval_every=training.rounds)
-        for record in simulation.evaluate():
+        records = list(simulation.evaluate())
+        for record in records:
             found = summary(np.asarray(record["accuracy"])[honest])
             accuracies[record["scheduler"]].append(found)
-    return [
-        {
-            "attack": job.attack,
-            "aggregation": job.aggregation,
-            "seed": job.seed,
-            "scheduler": record["scheduler"],
-            "share": float(np.asarray(record["counts"])[liars].max() / fair),
-            **_means(accuracies[record["scheduler"]]),
-        }
-        for record in simulation.evaluate()
-    ]
+    shares = {
+        record["scheduler"]: float(np.asarray(record["counts"])[liars].max() / fair)
+        for record in records
+    }
+    return {label: {"share": shares[label], **_means(found)} for label, found in accuracies.items()}
 
 
 def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from adcs.simulation import Truth
-from reproduction import attacks
+from reproduction import attacks, slots
 from reproduction.attacks import AGGREGATIONS, ATTACKS, OURS
 
 
@@ -31,8 +31,16 @@ def test_flowers_rules_aggregate_as_their_papers_say() -> None:
     assert np.abs(bulyan).max() < np.abs(updates[3:]).max()
 
 
-def test_one_liar_of_each_of_five_classes_and_none_tells_the_truth_about_its_loss() -> None:
-    groups = np.repeat(np.arange(10), 3)
+def test_liars_are_of_different_classes() -> None:
+    given = {"data": "digits"}
+    settings = attacks.experiment(given)
+    groups = np.asarray(settings.divide(settings.dataset(), 3).groups)
+    for attack, count in (("copies", 5), ("labels are noise", 6)):
+        liars = attacks.liars_of(attack, given, seed=3)
+        assert np.unique(groups[liars]).size == liars.size == count
+
+
+def test_what_liars_claim_and_send() -> None:
     losses, updates = np.linspace(1.0, 2.0, 30), np.eye(30)
     local: Any = SimpleNamespace(
         prepare=lambda clients: None,
@@ -40,8 +48,7 @@ def test_one_liar_of_each_of_five_classes_and_none_tells_the_truth_about_its_los
         updates=lambda run, clients: updates[clients],
     )
     truth = Truth(1, np.arange(30), local, 0)
-    liars = attacks.liars_of("copies", groups, seed=0)
-    assert np.unique(groups[liars]).size == liars.size == 5
+    liars = np.array([1, 4, 13, 22, 29])
     honest = np.setdiff1d(np.arange(30), liars)
     for name, kind in ATTACKS.items():
         if kind is None:
@@ -62,6 +69,8 @@ def test_from_start_to_table_and_what_is_done_is_not_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(attacks, "ATTACKS", {"none": None, "sign-flip x 100": attacks.SignFlip})
+    rules = {name: AGGREGATIONS[name] for name in ("mean", "median", "Flower's Krum")}
+    monkeypatch.setattr(attacks, "AGGREGATIONS", rules)
     arguments = [OURS, "Uniform", "--data", "digits", "--rounds", "10", "--seeds", "1"]
     arguments += ["--jobs", "1", "--out", str(tmp_path)]
     attacks.main(arguments)
@@ -72,7 +81,7 @@ def test_from_start_to_table_and_what_is_done_is_not_done_again(
     ]
     assert rows[0] == attacks.HEADS
     labels = [(row[0], row[1]) for row in rows[1:]]
-    others = [f"{OURS}, {name}" for name in list(AGGREGATIONS)[1:]]
+    others = [f"{OURS}, {name}" for name in list(rules)[1:]]
     expected = [OURS, "Uniform", *others]
     assert sorted(labels) == sorted((a, name) for a in attacks.ATTACKS for name in expected)
     assert all(0.0 <= float(cell) <= 3.0 for row in rows[1:] for cell in row[2:])
@@ -84,3 +93,17 @@ def test_from_start_to_table_and_what_is_done_is_not_done_again(
 def test_an_unknown_scheduler_is_named() -> None:
     with pytest.raises(SystemExit, match=r"there is no scheduler 'Nobody'; there are Uniform, "):
         attacks.main(["Nobody", "--rounds", "10"])
+
+
+def test_slots_are_given_again_to_the_same_clients(tmp_path: Path) -> None:
+    given = {"data": "digits", "rounds": 20, "seeds": 1}
+    found = slots.measure("claims of 1e6", 100, given)
+    attack, alone = found.values()
+    assert attack["share"] == alone["share"] > 1.2
+    assert attack["average"] != alone["average"]
+    words = ["--data", "digits", "--rounds", "10", "--seeds", "1", "--jobs", "1"]
+    slots.main([*words, "--out", str(tmp_path)])
+    text = (tmp_path / "summary.md").read_text()
+    assert all(f"| {name} |" in text for name in slots.REPLAYED)
+    assert text.count(": the slots alone |") == len(slots.REPLAYED) - 1
+    assert text.count("max_share=1.25 |") == 2
