@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -17,6 +18,11 @@ from adcs.observers import Observer
 # No test fails because the machine is busy.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage of the tests only: Flower does for each reply, and there are many modules."""
+    gc.freeze()
 
 
 @pytest.fixture
