@@ -98,11 +98,7 @@ def advice(results: Results) -> str:
             f"traffic is above it on average; the next is `{best}`. {_gains(results, cases, best)}"
         )
     if dear:
-        dearest = max(dear, key=lambda label: gain(results, cases, label))
-        lines.append(
-            f"- **If clients may be asked before each round: `{dearest}`.** "
-            f"{_gains(results, cases, dearest)}"
-        )
+        lines.append(_asking(results, cases, best, dear))
     enough = [
         case
         for case in cases
@@ -121,6 +117,24 @@ def advice(results: Results) -> str:
     )
     lines += _slow(results)
     return "\n".join(lines)
+
+
+def _asking(results: Results, cases: Sequence[str], best: str, dear: Sequence[str]) -> str:
+    """Return what is gained by schedulers that ask clients before each round."""
+    dearest = max(dear, key=lambda label: gain(results, cases, label))
+    gains = _gains(results, cases, dearest)
+    if gain(results, cases, dearest) > gain(results, cases, best):
+        return f"- **If clients may be asked before each round: `{dearest}`.** {gains}"
+
+    def worst(case: str, label: str) -> float:
+        return results.difference(case, label, "worst").mean
+
+    better = [case for case in cases if worst(case, dearest) >= worst(case, best) + WORTH]
+    where = f" Its worst client is better by {WORTH} or more on {', '.join(better)}."
+    return (
+        f"- **To ask clients before each round gains less.** The best that does is `{dearest}`. "
+        f"{gains}{where if better else ''}"
+    )
 
 
 def _gains(results: Results, cases: Sequence[str], label: str) -> str:

@@ -13,6 +13,7 @@ import adcs
 from adcs.experiments import make_scheduler
 from reproduction.benchmark import __main__ as benchmark
 from reproduction.benchmark.__main__ import main
+from reproduction.benchmark.page import advice
 from reproduction.benchmark.protocol import BASELINE, OURS, Case, case_names, protocol
 from reproduction.benchmark.report import draw, judge, overview, summary
 from reproduction.benchmark.results import (
@@ -158,6 +159,19 @@ def test_the_report_names_all_and_draws_them(tmp_path: Path) -> None:
     assert "choices were made on it" in text
     files = draw(found, found.cases, tmp_path / "benchmark")
     assert all(file.stat().st_size > 5000 for file in files)
+
+
+@pytest.mark.parametrize(
+    ("asking", "said"),
+    [
+        ({"worst20": 0.7}, "**If clients may be asked before each round: `Dear`.**"),
+        ({"worst20": 0.55}, "**To ask clients before each round gains less.** The best that does"),
+        ({"worst20": 0.55, "worst": 0.7}, "client is better by 0.01 or more on digits."),
+    ],
+)
+def test_advice_to_ask_before_each_round_needs_a_gain(asking: dict[str, float], said: str) -> None:
+    found = results(Cheap={"worst20": 0.6}, Dear={"traffic": 5.0, **asking})
+    assert said in advice(found)
 
 
 OWN = """
