@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import (
 
 import adcs
 from adcs.flower import Scheduled
+from adcs.run_folder import RunFolder
 
 
 class Saves(FedAvg):
@@ -95,6 +96,30 @@ class Helper(FedAvg):
         self.aggregate_evaluate(server_round, [])
         result.arrays = arrays
         result.train_metrics_clientapp[server_round] = metrics
+
+
+class NoEvaluation(FedAvg):
+    """Its `start` does not evaluate at clients, as that of many strategies."""
+
+    def start(self, grid: Any, initial_arrays: ArrayRecord, rounds: int = 2) -> Result:
+        result = Result()
+        result.arrays = initial_arrays
+        for server_round in range(1, rounds + 1):
+            messages = self.configure_train(server_round, result.arrays, ConfigRecord(), grid)
+            replies = grid.send_and_receive(messages)
+            result.arrays = self.aggregate_train(server_round, replies)[0] or result.arrays
+        return result
+
+
+def test_the_last_round_is_recorded_without_an_evaluation(toy: Any, tmp_path: Path) -> None:
+    for rounds, done in ((3, 3), (2, 5)):
+        strategy = Scheduled(
+            NoEvaluation(), adcs.Uniform(), clients_per_round=2, folder=tmp_path / "run"
+        )
+        strategy.start(toy.grid(), toy.initial(), rounds=rounds)
+        assert strategy.rounds_done == done
+        records = RunFolder.open(tmp_path / "run").records()
+        assert [line["server_round"] for line in records] == list(range(1, done + 1))
 
 
 def test_start_leaves_what_it_leaves_unscheduled(toy: Any, tmp_path: Path) -> None:
