@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import (
 
 import adcs
 from adcs.flower import Scheduled
+from adcs.observers import Observer
 from adcs.run_folder import RunFolder
 
 
@@ -120,6 +121,53 @@ def test_the_last_round_is_recorded_without_an_evaluation(toy: Any, tmp_path: Pa
         assert strategy.rounds_done == done
         records = RunFolder.open(tmp_path / "run").records()
         assert [line["server_round"] for line in records] == list(range(1, done + 1))
+
+
+class OwnModel(FedAdam):
+    """Its `start` makes the initial model itself."""
+
+    def start(self, grid: Any, rounds: int = 2) -> Result:  # type: ignore[override]
+        initial = ArrayRecord({"w": Array(np.zeros(6))})
+        return super().start(grid=grid, initial_arrays=initial, num_rounds=rounds)
+
+
+def test_a_start_that_makes_the_initial_model_resumes(toy: Any, tmp_path: Path) -> None:
+    def make(folder: Path | None) -> Scheduled:
+        return Scheduled(OwnModel(eta=0.1), adcs.Uniform(), clients_per_round=2, folder=folder)
+
+    whole = make(None).start(toy.grid(), rounds=5).arrays["w"].numpy()
+    make(tmp_path / "run").start(toy.grid(), rounds=3)
+    result = make(tmp_path / "run").start(toy.grid(), rounds=2)
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), whole)
+
+
+def test_a_round_without_replies_keeps_the_resumed_model(toy: Any, tmp_path: Path) -> None:
+    def make() -> Scheduled:
+        return Scheduled(OwnModel(), adcs.Uniform(), clients_per_round=2, folder=tmp_path / "run")
+
+    make().start(toy.grid(), rounds=2)
+    strategy = make()
+    saved = strategy.recorder.model
+    assert saved is not None
+    sent = []
+
+    class Silent(Observer):
+        def on_round(self, event: Any) -> None:
+            for node in grid.nodes:
+                node.tamper = None
+
+        def on_selection(self, event: Any) -> None:
+            model = strategy._driver.round.model  # type: ignore[union-attr]
+            sent.append(model.arrays["w"])  # type: ignore[union-attr]
+
+    strategy.observers.append(Silent())
+    grid = toy.grid()
+    for node in grid.nodes:
+        node.tamper = lambda reply: None if "metrics" in reply.content else reply
+    strategy.start(grid, rounds=3)
+    np.testing.assert_array_equal(sent[0], saved["w"])
+    np.testing.assert_array_equal(sent[1], saved["w"])
+    assert not np.array_equal(sent[2], saved["w"])
 
 
 def test_start_leaves_what_it_leaves_unscheduled(toy: Any, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
 
 from adcs._types import ClientId
 from adcs._validation import check_int, check_number
@@ -288,8 +289,12 @@ class Scheduled(Strategy):
                 "of another client or return with a new one",
             )
         self._stateful = stateful_parts(strategy)
-        self._saved_model = self.recorder.model
+        saved = self.recorder.model
+        # The model of the checkpoint, until the strategy has aggregated a newer one.
+        self._resumed = None if saved is None else array_record(saved)
         self._saved_config = self.recorder.train_config
+        # Whether the hooks replace the strategy's model by the resumed one, as `start` cannot.
+        self._hands_over = True
         self._given_config: dict[str, Any] | None = None  # the training config of this start
         self._started = False
         if self.rounds_done:
@@ -340,17 +345,13 @@ class Scheduled(Strategy):
             check_start(named)
         self._timeout = named.get("timeout", DEFAULT_TIMEOUT)
         self._evaluate_config = named.get("evaluate_config") or ConfigRecord()
-        if self._saved_model is not None and "initial_arrays" in named:
+        if self._resumed is not None:
             log.info("continuing with the model of round %d", self.rounds_done)
-            saved = {key: Array(np.asarray(array)) for key, array in self._saved_model.items()}
-            if not {*saved} <= {*named["initial_arrays"]}:  # Clients may return adapters only.
-                log.warning(
-                    "initial_arrays is another model than that of the folder, %s: to train it, "
-                    "choose another folder",
-                    sorted(saved)[:3],
-                )
-            named["initial_arrays"] = ArrayRecord(saved)
-            args, kwargs, self._saved_model = (), named, None
+        if self._resumed is not None and "initial_arrays" in named:
+            self._name_another_model("initial_arrays", named["initial_arrays"], self._resumed)
+            named["initial_arrays"] = self._resumed
+            args, kwargs = (), named
+        self._hands_over = "initial_arrays" not in named
         self._given_config = None
         with self.recorder.locked():
             self._started = True
@@ -386,6 +387,7 @@ class Scheduled(Strategy):
         # After a restart `server_round` counts from 1 again; `rounds_done` does not.
         flower_round = this_round.server_round + 1
         self._continue_config(config)
+        arrays = self._continue_model(arrays)
         messages = addressed(self.strategy, flower_round, arrays, config, grid)
         self.recorder.train_config = [self._given_config or {}, plain_config(config)]
         if not messages:
@@ -445,6 +447,8 @@ class Scheduled(Strategy):
             messages = [reply.message for reply in (*usable.values(), *errors)]
             arrays, metrics = aggregated(self.strategy, this_round.server_round + 1, messages)
             release_cycles()
+        if arrays is not None:
+            self._resumed = None
         self._explain_errors(this_round.record)
         if arrays is not None and self.recorder.saves:
             self.recorder.model = read_arrays(arrays)
@@ -463,6 +467,7 @@ class Scheduled(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the strategy's messages, without those to nodes with a pending answer."""
+        arrays = self._continue_model(arrays)
         messages = self.strategy.configure_evaluate(self.rounds_done + 1, arrays, config, grid)
         pending = self._registry.pending_nodes()
         sent = [message for message in messages if message.metadata.dst_node_id not in pending]
@@ -614,6 +619,22 @@ class Scheduled(Strategy):
             for key in self._given_config.keys() - saved[1].keys():
                 del config[key]
             config.update(saved[1])
+
+    def _continue_model(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return the model to send: the resumed one where `start` makes its own initial model."""
+        if self._resumed is None or not self._hands_over:
+            return arrays
+        self._name_another_model("the model of start", arrays, self._resumed)
+        return self._resumed
+
+    def _name_another_model(self, name: str, given: ArrayRecord, resumed: ArrayRecord) -> None:
+        """Log once that another model than the resumed one was given."""
+        if not {*resumed} <= {*given}:  # Clients may return adapters only.
+            self._warn_once(
+                "model",
+                f"{name} is another model than that of the folder, {sorted(resumed)[:3]}: to train "
+                "it, choose another folder",
+            )
 
     def _strategy_state(self) -> list[Any]:
         """Return what the strategy keeps between rounds, for a checkpoint."""
@@ -799,6 +820,15 @@ def release_cycles() -> None:
     objects is enough, and takes little time.
     """
     gc.collect(1)
+
+
+def array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Return arrays as Flower's record of them.
+
+    >>> array_record({"w": np.zeros(2)})["w"].shape
+    (2,)
+    """
+    return ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
 
 
 def plain_config(config: ConfigRecord) -> dict[str, Any]:
