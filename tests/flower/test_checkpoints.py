@@ -69,6 +69,14 @@ def test_a_restarted_server_continues_with_model_and_moments(
     np.testing.assert_array_equal(parts.w, whole.w)
 
 
+def test_a_server_that_dies_after_its_last_round_has_its_model(toy: Any, tmp_path: Path) -> None:
+    whole = toy.start(make(FedAvg(), tmp_path / "run"), toy.grid(), 3)
+    strategy = make(FedAvg(), tmp_path / "run")
+    again = toy.start(strategy, toy.grid(), 3 - strategy.rounds_done)
+    assert again.records == []
+    np.testing.assert_array_equal(again.w, whole.w)
+
+
 def test_strategies_with_state_and_load_state_are_restored(toy: Any, tmp_path: Path) -> None:
     for _ in range(2):
         base = Momentum()

@@ -357,8 +357,12 @@ class Scheduled(Strategy):
             self._started = True
             try:
                 if self._own_start:
-                    return call_start(self.strategy, self, *args, **kwargs)
-                return super().start(*args, **kwargs)
+                    result = call_start(self.strategy, self, *args, **kwargs)
+                else:
+                    result = super().start(*args, **kwargs)
+                if isinstance(result, Result) and not result.arrays and self._resumed is not None:
+                    result.arrays = self._resumed  # No round has made a newer one.
+                return result
             finally:
                 self._started = False
                 if self._training is not None:
