@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from glob import escape
 from typing import Any, Generic, Literal, TypeVar
@@ -310,6 +310,8 @@ class Purpose:
         How the update in that answer is sketched; None if it has the norm alone.
     signals
         The signals that an evaluation is asked for.
+    model_of
+        Returns the model that a client was sent, where not all were sent `model`.
 
     Examples
     --------
@@ -323,6 +325,13 @@ class Purpose:
     expects_answer: bool = False
     sketch: Sketcher | None = None
     signals: frozenset[str] = frozenset({"loss"})
+    model_of: Callable[[ClientId], SentModel] | None = None
+
+    def of(self, client: ClientId) -> Purpose:
+        """Return what one client was asked for."""
+        if self.model_of is None:
+            return self
+        return replace(self, model=self.model_of(client), model_of=None)
 
 
 class ClientReply(ABC):

@@ -597,6 +597,7 @@ class ReplyBatch(Generic[Reply]):
         self.nbytes += reply.nbytes
         reader, purpose = self._reader, self._purpose if purpose is None else purpose
         try:
+            purpose = purpose.of(client)
             if "sizes" in reader.checks.enabled:
                 reply.check_sizes(purpose.model)
             self._stated[client] = reader.stated_examples(reply)

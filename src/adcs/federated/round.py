@@ -136,6 +136,8 @@ class Round(Generic[Reply]):
         The record of the round.
     model
         The model that is sent; None if the strategy addresses no client.
+    model_of
+        Returns the model that a client is sent, where not all are sent `model`.
     clients
         The clients that may be asked.
     request
@@ -161,6 +163,7 @@ class Round(Generic[Reply]):
     server_round: int
     record: RoundRecord = field(default_factory=RoundRecord)
     model: SentModel | None = None
+    model_of: Callable[[ClientId], SentModel] | None = None
     clients: tuple[ClientId, ...] = ()
     request: Request = field(default_factory=Request)
     answers: ReplyBatch[Reply] | None = None
@@ -168,6 +171,11 @@ class Round(Generic[Reply]):
     early_clients: tuple[ClientId, ...] = ()
     replies: ReplyBatch[Reply] | None = None
     done: bool = False
+
+    @property
+    def training(self) -> Purpose:
+        """What the training messages ask for."""
+        return Purpose("training", self.server_round, self.model, model_of=self.model_of)
 
 
 class RoundDriver(Generic[Reply]):
@@ -439,6 +447,12 @@ class RoundDriver(Generic[Reply]):
         started = time.perf_counter()
         record.cohort = self.scheduler.select(current.server_round, candidates, m, pending)
         record.schedule_seconds += time.perf_counter() - started
+        summed = not record.cohort.normalise and self.unweighted is None
+        if summed and current.model_of is not None:
+            raise ValueError(
+                f"{type(self.scheduler).__name__} selects cohorts that are not normalised, whose "
+                "update is a sum of changes of one model, and clients are sent different ones"
+            )
         current.early_replies = {
             client: current.early_replies[client]
             for client in record.cohort.clients
@@ -485,9 +499,10 @@ class RoundDriver(Generic[Reply]):
     def _training_batch(self) -> ReplyBatch[Reply]:
         current = self._current()
         if current.replies is None:
-            purpose = Purpose("training", current.server_round, current.model)
             observes = "training" in self.scheduler.observed_sources
-            current.replies = self._reader.batch(purpose, sketch=self._sketch, with_update=observes)
+            current.replies = self._reader.batch(
+                current.training, sketch=self._sketch, with_update=observes
+            )
         return current.replies
 
     def observe_training(

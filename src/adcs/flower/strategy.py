@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from adcs._types import ClientId
 from adcs._validation import check_int, check_number
 from adcs.federated.client_registry import ClientRegistry, PendingMessage, node_client_id
-from adcs.federated.messages import Exchange, Purpose
+from adcs.federated.messages import Exchange, Purpose, SentModel
 from adcs.federated.probes import plan_probe
 from adcs.federated.recorder import Recorder, RoundRecord, evaluation_summaries
 from adcs.federated.replies import ReplyChecks
-from adcs.federated.round import ClientsPerRound, RoundDriver, cohort_size
+from adcs.federated.round import ClientsPerRound, Round, RoundDriver, cohort_size
 from adcs.federated.waiting import Deadline, DeadlineSetting, Wait
 from adcs.federated.warn_once import WarnOnce
 from adcs.flower.buffered import make_training
@@ -52,11 +52,12 @@ from adcs.flower.strategies import (
 from adcs.flower.transport import (
     FlowerReply,
     Transport,
+    are_equal,
     new_message,
     probe_messages,
     read_arrays,
-    sent_arrays,
     sent_bytes,
+    sent_record,
 )
 from adcs.observers import Observer
 from adcs.reports.sketch import SKETCH_ABOVE
@@ -397,8 +398,7 @@ class Scheduled(Strategy):
         if not messages:
             return []
         current.training = {message.metadata.dst_node_id: message for message in messages}
-        name, values = sent_arrays(messages[0].content)
-        driver.set_model(values, self.arrays, name)
+        self._set_model(current, this_round)
         current.nodes = self._resolve_clients(grid, current.training, late, this_round.record)
         this_round.clients = tuple(current.nodes)
         self._observe_late(late, current)
@@ -434,7 +434,7 @@ class Scheduled(Strategy):
             if this_round is not None:
                 driver.finish_training(())
             return result
-        purpose = Purpose("training", this_round.server_round, this_round.model)
+        purpose = this_round.training
         if current.received is None:
             answered = self._transport.match(current.sent, replies, purpose, current.clock())
             usable = driver.observe_training(self._exchange(current, answered))
@@ -496,6 +496,27 @@ class Scheduled(Strategy):
                 metrics[name] = value
         self._driver.close()
         return metrics
+
+    def _set_model(self, current: _FlowerRound, this_round: Round[FlowerReply]) -> None:
+        """Set the model that nodes are sent, or that of each node where they are sent others."""
+        key = getattr(innermost(self.strategy), "arrayrecord_key", "")
+        sent = {
+            node: sent_record(message.content, key) for node, message in current.training.items()
+        }
+        name, first = next(iter(sent.values()))
+        model = self._driver.set_model(read_arrays(first), self.arrays, name)
+        others = {node: each for node, each in sent.items() if not are_equal(each[1], first)}
+        if not others:
+            return
+
+        def model_of(client: ClientId) -> SentModel:
+            other = others.get(current.nodes.get(client, -1))
+            if other is None:
+                return model
+            name, record = other
+            return SentModel(read_arrays(record), self.arrays, model.keys, name)
+
+        this_round.model_of = model_of
 
     def _select(self, grid: Grid, current: _FlowerRound, m: int) -> None:
         """Probe if the scheduler requests it, and select m of the clients that are available."""
@@ -690,7 +711,9 @@ class Scheduled(Strategy):
         driver, this_round = self._driver, self._driver.round
         assert this_round is not None
         assert this_round.model is not None
-        probe = plan_probe(request, this_round.server_round, this_round.model, driver.checks)
+        probe = plan_probe(
+            request, this_round.server_round, this_round.model, driver.checks, this_round.model_of
+        )
         training = [current.training[current.nodes[client]] for client in request.clients]
         current.sent = probe_messages(probe, training, self._evaluate_config)
         current.sent_at = current.clock()

@@ -96,7 +96,8 @@ class Transport:
                 yield nodes[reply.metadata.reply_to_message_id], FlowerReply(reply)
         finally:
             for message_id, node in stream.unanswered.items():
-                self.registry.add_pending(message_id, node, purpose, clock_of(grid)())
+                asked = purpose.of(self.registry.client_of(node))
+                self.registry.add_pending(message_id, node, asked, clock_of(grid)())
 
     def ask_partitions(
         self, grid: Grid, training: Mapping[int, Message], timeout: float | None, purpose: Purpose
@@ -155,7 +156,8 @@ class Transport:
             if node is not None:
                 answered[node] = FlowerReply(reply)
         for message_id, node in nodes.items():
-            self.registry.add_pending(message_id, node, purpose, now)
+            asked = purpose.of(self.registry.client_of(node))
+            self.registry.add_pending(message_id, node, asked, now)
         return answered
 
     def collect_late(self, grid: Grid) -> list[tuple[PendingMessage[int], FlowerReply]]:
@@ -407,17 +409,48 @@ def _check_array_size(key: str, array: Array, sent: NDArray[Any] | None) -> None
         raise Refused("sizes", f"array {key!r} declares {needed} bytes, but the reply holds {held}")
 
 
-def sent_arrays(content: RecordDict) -> tuple[str, Arrays]:
-    """Return the name and the arrays of the first ArrayRecord of a training message.
+def sent_record(content: RecordDict, name: str = "") -> tuple[str, ArrayRecord]:
+    """Return the name and the ArrayRecord of the model in a training message.
+
+    Parameters
+    ----------
+    content
+        The message's content.
+    name
+        The name of the record, if it has one of this name; otherwise the first is the model.
+
+    Examples
+    --------
+    >>> model = ArrayRecord({"w": Array(np.zeros(2))})
+    >>> sent_record(RecordDict({"control": ArrayRecord(), "arrays": model}), "arrays")[0]
+    'arrays'
+    """
+    for each in (name, *content):
+        if isinstance(record := content.get(each), ArrayRecord):
+            return each, record
+    raise ValueError("a training message must carry an ArrayRecord, got none")
+
+
+def sent_arrays(content: RecordDict, name: str = "") -> tuple[str, Arrays]:
+    """Return the name and the arrays of the model in a training message; as of `sent_record`.
 
     >>> import numpy as np
     >>> sent_arrays(RecordDict({"arrays": ArrayRecord({"w": Array(np.zeros(2))})}))
     ('arrays', {'w': array([0., 0.])})
     """
-    for name, record in content.items():
-        if isinstance(record, ArrayRecord):
-            return name, read_arrays(record)
-    raise ValueError("a training message must carry an ArrayRecord, got none")
+    found, record = sent_record(content, name)
+    return found, read_arrays(record)
+
+
+def are_equal(one: ArrayRecord, other: ArrayRecord) -> bool:
+    """Return whether two records hold the same arrays.
+
+    >>> are_equal(ArrayRecord({"w": Array(np.zeros(2))}), ArrayRecord({"w": Array(np.ones(2))}))
+    False
+    """
+    if one is other:
+        return True
+    return list(one) == list(other) and all(one[key] == other[key] for key in one)
 
 
 def identity_content() -> RecordDict:
@@ -429,7 +462,7 @@ def find_question(content: RecordDict) -> ProbeQuestion | None:
     """Return the question in a message's content, or None if the message is no probe.
 
     >>> find_question(identity_content())
-    ProbeQuestion(partition=True, sketch=None, loss_key='', weight_key='', arrays=None)
+    ProbeQuestion(partition=True, sketch=None, loss_key='', weight_key='', arrays=None, record='')
     """
     record: Any = content.get(QUESTION)
     return None if record is None else ProbeQuestion.decode(record)
