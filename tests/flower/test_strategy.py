@@ -544,6 +544,36 @@ def test_no_client_changes_the_precision_of_the_model(toy: Any, changed: Any) ->
     assert [len(record.trained) for record in run.records] == [6, 6]
 
 
+class SendsHalf(FedAvg):
+    """Sends the model as float16, to save bandwidth."""
+
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        half = {key: Array(array.numpy().astype(np.float16)) for key, array in arrays.items()}
+        return super().configure_train(server_round, ArrayRecord(half), config, grid)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_replies_of_a_higher_precision_are_averaged_as_they_are(
+    toy: Any, changed: Any, mixed: bool
+) -> None:
+    def make_grid() -> Any:
+        grid = toy.grid()
+        if mixed:
+            grid.nodes[3].tamper = lambda reply: (
+                changed(reply, w=reply.content["arrays"]["w"].numpy().astype(np.float32))
+                if reply.has_content() and "arrays" in reply.content
+                else reply
+            )
+        return grid
+
+    plain = SendsHalf().start(make_grid(), toy.initial(), num_rounds=2).arrays["w"].numpy()
+    strategy = Scheduled(SendsHalf(), adcs.Uniform(), clients_per_round=6)
+    scheduled = toy.start(strategy, make_grid(), 2)
+    assert scheduled.w.dtype == plain.dtype == np.float64
+    np.testing.assert_allclose(scheduled.w, plain, rtol=1e-12)
+    assert [len(record.trained) for record in scheduled.records] == [6, 6]
+
+
 def test_numbers_of_examples_in_a_probe_are_used(toy: Any) -> None:
     class First(adcs.Scheduler):
         def _request(self, server_round, clients, m):

@@ -192,10 +192,11 @@ def check_arrays(
     model: SentModel,
     checks: Collection[str] = ALL_CHECKS,
 ) -> Arrays:
-    """Return a reply's arrays in the model's precision, or raise `Refused`.
+    """Return a reply's arrays in at least the model's precision, or raise `Refused`.
 
-    Floating-point arrays of another precision are converted: one client's float16 would make the
-    average float16.
+    Floating-point arrays of a lower precision are converted: one client's float16 would make the
+    average float16. Those of a higher one are left as they are: a model that is sent as float16 to
+    save bandwidth may be trained in float32.
 
     Parameters
     ----------
@@ -234,7 +235,7 @@ def check_arrays(
             check_values(key, values)
         same_kind = sent is not None and values.dtype.kind == sent.dtype.kind == "f"
         if sent is not None and same_kind and values.dtype != sent.dtype:
-            values = _as_type(key, values, sent.dtype, checks)
+            values = _with_precision(key, values, sent.dtype, checks)
         checked[key] = values
     floating = [key for key, array in checked.items() if array.dtype.kind == "f"]
     all_zero = floating and not any(checked[key].any() for key in floating)
@@ -245,16 +246,19 @@ def check_arrays(
     return checked
 
 
-def _as_type(
+def _with_precision(
     key: str, values: NDArray[Any], dtype: np.dtype[Any], checks: Collection[str]
 ) -> NDArray[Any]:
-    """Return an array in another precision; raise `Refused` if it has numbers that do not fit."""
-    with np.errstate(over="ignore"):
-        converted = values.astype(dtype)
-    if "values" in checks and not np.isfinite(converted).all():
+    """Return an array in a precision, or in its own if that is higher and its numbers fit."""
+    if np.promote_types(values.dtype, dtype) == dtype:
+        return values.astype(dtype)
+    if "values" in checks and values.size:
         largest = max(float(values.max()), -float(values.min()))
-        raise Refused("values", f"array {key!r} must fit into {dtype}, got {largest:g}")
-    return converted
+        with np.errstate(over="ignore"):
+            fits = bool(np.isfinite(np.asarray(largest).astype(dtype)))
+        if not fits:
+            raise Refused("values", f"array {key!r} must fit into {dtype}, got {largest:g}")
+    return values
 
 
 def _check_shape(key: str, values: NDArray[Any], sent: NDArray[Any], *, is_parameter: bool) -> None:
