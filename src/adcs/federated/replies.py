@@ -284,15 +284,33 @@ class ReplyReader:
         return batch.finish(record)
 
     def read_evaluations(
-        self, replies: Mapping[ClientId, Reply], record: RoundRecord
+        self, replies: Iterable[tuple[ClientId, Reply]], record: RoundRecord
+    ) -> list[tuple[ClientId, Reply]]:
+        """Return the evaluation replies that can be used, sorted by client.
+
+        A client may have sent several, for example of two sets of data.
+        """
+        numbered: dict[ClientId, tuple[ClientId, Reply]] = dict(enumerate(_by_client(replies)))
+        found = RoundRecord()
+        usable = self._read_numbered(numbered, found)
+        for entry in (*found.refused, *found.failed):
+            entry["client"] = numbered[entry["client"]][0]
+        record.refused += found.refused
+        record.failed += found.failed
+        record.metrics_left_out = sorted({*record.metrics_left_out, *found.metrics_left_out})
+        return [numbered[number] for number in usable]
+
+    def _read_numbered(
+        self, numbered: Mapping[ClientId, tuple[ClientId, Reply]], record: RoundRecord
     ) -> dict[ClientId, Reply]:
-        """Return the evaluation replies that can be used."""
+        """Return the usable evaluations by their number; the record has numbers for clients."""
         usable: dict[ClientId, Reply] = {}
         purpose = Purpose("evaluation", 0)
         checks = self._without_losses
-        readable = self._readable(replies, record)
-        stated = {client: self.stated_examples(reply) for client, reply in readable.items()}
-        limit = self.examples_limit(stated)
+        readable = self._readable({i: reply for i, (_, reply) in numbered.items()}, record)
+        limit = self.examples_limit(
+            {numbered[i][0]: self.stated_examples(reply) for i, reply in readable.items()}
+        )
         for client, reply in readable.items():
             try:
                 if self.checks.weight_key is not None and "records" in self.checks.enabled:
@@ -311,10 +329,9 @@ class ReplyReader:
     def _readable(
         self, replies: Mapping[ClientId, Reply], record: RoundRecord
     ) -> dict[ClientId, Reply]:
-        """Return the evaluations that have a content of bounded size, sorted by client."""
+        """Return the evaluations that have a content of bounded size."""
         readable: dict[ClientId, Reply] = {}
-        for client in _sorted(replies):
-            reply = replies[client]
+        for client, reply in replies.items():
             if reply.error is not None:
                 record.failed.append(_entry(client, "evaluation", reply.error))
                 continue
@@ -682,6 +699,10 @@ def _expected_answer(purpose: Purpose, reply: ClientReply) -> dict[str, Any] | N
 def _sorted(clients: Iterable[ClientId]) -> list[ClientId]:
     # The order of arrival would show in the last bits of an average.
     return sorted(clients, key=lambda client: (isinstance(client, str), client))
+
+
+def _by_client(replies: Iterable[tuple[ClientId, Reply]]) -> list[tuple[ClientId, Reply]]:
+    return sorted(replies, key=lambda pair: (isinstance(pair[0], str), pair[0]))
 
 
 def _entry(client: ClientId, stage: Stage, reason: str | ValueError) -> dict[str, Any]:

@@ -602,12 +602,23 @@ class RoundDriver(Generic[Reply]):
         self, replies: Mapping[ClientId, Reply]
     ) -> tuple[dict[ClientId, Reply], dict[str, dict[ClientId, float]]]:
         """Return the evaluation replies to aggregate, and their metrics by client."""
+        usable, evaluation = self.observe_evaluations(list(replies.items()))
+        return dict(usable), evaluation
+
+    def observe_evaluations(
+        self, replies: Iterable[tuple[ClientId, Reply]]
+    ) -> tuple[list[tuple[ClientId, Reply]], dict[str, dict[ClientId, float]]]:
+        """Like `observe_evaluation`, where clients may have sent several replies.
+
+        The metrics of a client are those of its first usable reply.
+        """
         record = RoundRecord() if self.round is None else self.round.record
         usable = self._reader.read_evaluations(replies, record)
         record.log_problems(self.warn_once.log, self.recorder.rounds_done + 1)
-        record.evaluation = metrics_by_client(
-            {client: reply.metrics for client, reply in usable.items()}, self.checks.weight_key
-        )
+        first: dict[ClientId, Mapping[str, Any]] = {}
+        for client, reply in usable:
+            first.setdefault(client, reply.metrics)
+        record.evaluation = metrics_by_client(first, self.checks.weight_key)
         return usable, record.evaluation
 
     def close(self) -> None:

@@ -436,7 +436,7 @@ class Scheduled(Strategy):
             return result
         purpose = this_round.training
         if current.received is None:
-            answered = self._transport.match(current.sent, replies, purpose, current.clock())
+            answered = dict(self._transport.match(current.sent, replies, purpose, current.clock()))
             usable = driver.observe_training(self._exchange(current, answered))
             errors = [reply for reply in answered.values() if reply.error is not None]
         else:
@@ -485,11 +485,11 @@ class Scheduled(Strategy):
         sent, clock = self._evaluating
         purpose = Purpose("evaluation", self.rounds_done)
         answered = self._transport.match(sent, replies, purpose, clock())
-        usable, by_client = self._driver.observe_evaluation(
-            {self._registry.client_of(node): reply for node, reply in answered.items()}
+        usable, by_client = self._driver.observe_evaluations(
+            [(self._registry.client_of(node), reply) for node, reply in answered]
         )
-        errors = [reply for reply in answered.values() if reply.error is not None]
-        messages = [reply.message for reply in (*usable.values(), *errors)]
+        errors = [reply for _, reply in answered if reply.error is not None]
+        messages = [reply.message for reply in (*(reply for _, reply in usable), *errors)]
         metrics = self.strategy.aggregate_evaluate(self.rounds_done + 1, messages)
         if metrics is not None:
             for name, value in evaluation_summaries(by_client).items():

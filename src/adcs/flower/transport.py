@@ -142,23 +142,24 @@ class Transport:
         replies: Iterable[Message],
         purpose: Purpose,
         now: float,
-    ) -> dict[int, FlowerReply]:
-        """Return the reply of each node that has answered; the others are pending from now on.
+    ) -> list[tuple[int, FlowerReply]]:
+        """Return the replies with their nodes, in the order of the messages; others are pending.
 
         Replies are matched by the message they reply to: an error made by the SuperLink carries
         the SuperLink's own node id.
         """
         nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
         nodes.pop("", None)
-        answered: dict[int, FlowerReply] = {}
+        answered: dict[str, FlowerReply] = {}
         for reply in replies:
-            node = nodes.pop(reply.metadata.reply_to_message_id, None)
-            if node is not None:
-                answered[node] = FlowerReply(reply)
+            message_id = reply.metadata.reply_to_message_id
+            if message_id in nodes and message_id not in answered:
+                answered[message_id] = FlowerReply(reply)
         for message_id, node in nodes.items():
-            asked = purpose.of(self.registry.client_of(node))
-            self.registry.add_pending(message_id, node, asked, now)
-        return answered
+            if message_id not in answered:
+                asked = purpose.of(self.registry.client_of(node))
+                self.registry.add_pending(message_id, node, asked, now)
+        return [(node, answered[name]) for name, node in nodes.items() if name in answered]
 
     def collect_late(self, grid: Grid) -> list[tuple[PendingMessage[int], FlowerReply]]:
         """Return the late replies that have arrived, and forget messages that are too old."""
