@@ -31,9 +31,16 @@ def sketched(**options: Any) -> Scheduled:
     return Scheduled(FedAvg(), scheduler, **{"clients_per_round": 3, **options})
 
 
-def everyone(**options: Any) -> Scheduled:
+class UsesLosses(adcs.Uniform):
+    """Selects at random, and observes training replies."""
+
+    observed_sources = adcs.Scheduler.observed_sources
+
+
+def everyone(scheduler: Any = None, **options: Any) -> Scheduled:
     """Train all clients in each round, without probes."""
-    return Scheduled(FedAvg(), adcs.Uniform(), **{"clients_per_round": 1.0, **options})
+    scheduler = UsesLosses() if scheduler is None else scheduler
+    return Scheduled(FedAvg(), scheduler, **{"clients_per_round": 1.0, **options})
 
 
 def garbage_array() -> ArrayRecord:
@@ -133,6 +140,38 @@ def test_a_reply_that_lacks_a_record_is_refused(toy: Any, missing: str) -> None:
     run = toy.start(everyone(partition_ids=False), grid, 1)
     assert len(run.records[0].trained) == 5
     assert "must have one" in run.records[0].refused[0]["reason"]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -1e300, [0.7, 0.5]])
+@pytest.mark.parametrize("scheduler", [adcs.Uniform, UsesLosses, adcs.ADCS, adcs.LiveADCS])
+@pytest.mark.parametrize("sketch", [None, SKETCH])
+def test_a_loss_that_is_no_number_belongs_to_a_check(
+    toy: Any, changed: Any, scheduler: Any, sketch: Any, loss: Any
+) -> None:
+    def tamper(reply: Message) -> Message:
+        if reply.has_content() and "arrays" in reply.content:
+            return changed(reply, metrics={"train_loss": loss})
+        answer = reply.content.get("adcs-answer", {}) if reply.has_content() else {}
+        if "norm" in answer:
+            return changed(reply, answer={**dict(answer), "loss": loss})
+        return reply
+
+    def run(**options: Any) -> Any:
+        has_sketch = issubclass(scheduler, (adcs.ADCS, adcs.LiveADCS))
+        made = scheduler(sketch=sketch) if has_sketch else scheduler()
+        grid = toy.grid()
+        for node in grid.nodes:
+            node.tamper = tamper
+        return toy.start(everyone(made, **options), grid, 1).records[0]
+
+    record = run()
+    if scheduler is adcs.Uniform:  # It does not use losses.
+        assert (len(record.trained), record.refused) == (6, [])
+        return
+    assert len(record.refused) >= 6
+    assert "leave 'losses' out of checks=" in record.refused[0]["reason"]
+    record = run(checks={"sizes", "shapes", "values"})
+    assert (len(record.trained), record.refused) == (6, [])
 
 
 def test_a_loss_that_the_strategy_uses_is_checked(toy: Any, changed: Any) -> None:

@@ -41,6 +41,7 @@ CHECKS = {
     "zeros": "the arrays are not all zero",
     "agreement": "a reply has the records and arrays that most other replies have",
     "examples": "the number of examples is positive and plausible",
+    "losses": "a loss that the scheduler uses is a finite number of at most 1e30",
 }
 """What replies are checked for, by name; settings switch checks on and off by these names."""
 

@@ -129,8 +129,11 @@ def check_metrics(
     """
     if checks.weight_key is not None:
         _check_examples(_number(metrics, checks.weight_key), checks, limit)
-    if checks.loss_key in metrics:
-        _loss(metrics, checks.loss_key)
+    if checks.loss_key in metrics and "losses" in checks.enabled:
+        try:
+            _loss(metrics, checks.loss_key)
+        except ValueError as error:
+            raise Refused("losses", str(error)) from None
     required = checks.required_loss_key
     if required is not None and _loss(metrics, required) < 0:
         raise ValueError(f"{required} must not be negative, got {metrics[required]:g}")
@@ -167,6 +170,17 @@ def _loss(metrics: Mapping[str, Any], key: str) -> float:
     if not abs(loss) <= MAX_VALUE:
         raise ValueError(f"{key} must be finite and at most {MAX_VALUE:g}, got {loss:g}")
     return loss
+
+
+def usable_loss(value: object) -> float | None:
+    """Return a loss that a scheduler can use; None if there is none.
+
+    >>> usable_loss(0.5), usable_loss(float("nan")), usable_loss([0.5, 0.4])
+    (0.5, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if abs(_as_float(value)) <= MAX_VALUE else None
 
 
 def metric_signals(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,6 +233,8 @@ class ReplyReader:
         What is checked.
     examples
         The number of examples that each client has reported so far.
+    uses_losses
+        Whether the scheduler uses the losses of training replies; if not, they are not checked.
 
     Examples
     --------
@@ -233,9 +249,14 @@ class ReplyReader:
     """
 
     def __init__(
-        self, checks: ReplyChecks, examples: Mapping[ClientId, float] | None = None
+        self,
+        checks: ReplyChecks,
+        examples: Mapping[ClientId, float] | None = None,
+        *,
+        uses_losses: bool = True,
     ) -> None:
         self.checks = checks
+        self.uses_losses = uses_losses
         self.examples = {} if examples is None else examples
         self._without_losses = checks.without_losses()
         self._layouts: dict[str, Layout] = {}  # the usual layout of earlier rounds
@@ -393,7 +414,9 @@ class ReplyReader:
         if self.checks.weight_key is not None and "records" in self.checks.enabled:
             reply.check_records(arrays=True)
         metrics = reply.metrics
-        check_metrics(metrics, self.checks, math.inf)
+        uses_losses = self.uses_losses or purpose.stage == "probe"
+        checks = self.checks if uses_losses else replace(self.checks, loss_key="")
+        check_metrics(metrics, checks, math.inf)
         arrays = reply.checked_arrays(purpose.model, self.checks.enabled)
         signals: dict[str, Any] = {}
         if with_update and purpose.model.keys:
@@ -418,7 +441,7 @@ class ReplyReader:
         return ClientReport(
             client,
             purpose.server_round,
-            loss=metrics.get(self.checks.loss_key),
+            loss=usable_loss(metrics.get(self.checks.loss_key)),
             examples=None if weight_key is None else metrics[weight_key],
             **{**signals, **metric_signals(metrics)},
         )
@@ -443,12 +466,19 @@ class ReplyReader:
         return ClientReport(
             client,
             purpose.server_round,
-            loss=answer.get("loss"),
+            loss=self._answered_loss(client, purpose, answer.get("loss")),
             norm=None if purpose.sketch is not None else answer.get("norm"),
             sketch=sketch,
             examples=answer.get("examples"),
             **{"compute_seconds": answer.get("seconds"), **metric_signals(answer)},
         )
+
+    def _answered_loss(self, client: ClientId, purpose: Purpose, loss: Any) -> Any:
+        """Return the loss in a probe handler's answer after its check."""
+        reason = validate_report(ClientReport(client, purpose.server_round, loss=loss))
+        if reason is not None and "losses" in self.checks.enabled:
+            raise Refused("losses", reason)
+        return None if reason is not None else loss
 
     def _evaluation_report(
         self, client: ClientId, purpose: Purpose, metrics: Mapping[str, Any]

@@ -244,7 +244,12 @@ class RoundDriver(Generic[Reply]):
         self.round: Round[Reply] | None = None
         self.stop_after = stop_after
         self._idle: list[RoundRecord] = []  # the last rounds, if no client has trained in them
-        self._reader = ReplyReader(checks, recorder.examples)
+        observes = "training" in scheduler.observed_sources
+        self._reader = ReplyReader(
+            checks,
+            recorder.examples,
+            uses_losses=observes and "loss" in scheduler.training_signals,
+        )
         self.sketch_above = sketch_above
         self._announced_sketch = 0  # the size of updates for which it was logged
         self._sketch: Sketcher | None = scheduler.sketch

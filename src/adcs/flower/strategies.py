@@ -46,7 +46,7 @@ WHOLE_MODEL = (*PRIVATE, FedAdagrad, FedAdam, FedAvgM, FedYogi, QFedAvg)
 BUFFERED = (FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi)
 """Flower's strategies whose aggregation can take re-based replies; FedProx aggregates as FedAvg."""
 
-LENIENT = frozenset({"sizes", "values", "examples"})
+LENIENT = frozenset({"sizes", "values", "examples", "losses"})
 """The checks of `checks="lenient"`: absurd replies, whatever a strategy can aggregate."""
 
 CheckSetting = str | Collection[str]

@@ -152,7 +152,7 @@ class Scheduled(Strategy):
         default 100 times the median of the clients' numbers.
     checks
         What replies are checked for. "auto" is what the strategy needs, "strict" everything, and
-        "lenient" only sizes, values and numbers of examples; or a collection of the names in
+        "lenient" only sizes, values, losses and numbers of examples; or a collection of names in
         `adcs.federated.CHECKS`.
     folder
         A run folder for a record of each round and for checkpoints. Resumes if the folder has a
