@@ -133,6 +133,26 @@ def test_a_checkpoint_of_another_strategy_is_refused(toy: Any, tmp_path: Path) -
     toy.start(make(FedAdam(), tmp_path / "run"), toy.grid(), 1)
     with pytest.raises(ValueError, match="checkpoint is of another strategy than FedAvg"):
         make(FedAvg(), tmp_path / "run")
+    # FedYogi keeps arrays of the same names, which mean something else.
+    with pytest.raises(ValueError, match=r"than FedYogi, that of FedAdam\.m_t, FedAdam\.v_t:"):
+        make(FedYogi(), tmp_path / "run")
+
+    class Own(FedAdam):
+        def summary(self) -> None:
+            pass
+
+    make(Own(), tmp_path / "run")
+
+
+def test_moments_that_were_saved_without_names_are_restored(toy: Any, tmp_path: Path) -> None:
+    strategy = make(FedAdam(), tmp_path / "run")
+    toy.start(strategy, toy.grid(), 1)
+    named = strategy._strategy_state()
+    base = FedAdam()
+    make(base, None)._restore_strategy(named["values"])
+    assert base.m_t is named["values"][0]
+    with pytest.raises(ValueError, match="another strategy than FedAvg: choose"):
+        make(FedAvg(), None)._restore_strategy(named["values"])
 
 
 def test_only_what_has_changed_is_written(toy: Any, tmp_path: Path) -> None:

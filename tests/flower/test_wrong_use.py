@@ -150,6 +150,15 @@ def test_another_model_in_the_same_folder_is_named(toy: Any, tmp_path: Any, capl
     assert "initial_arrays is another model than that of the folder, ['w']" in caplog.text
 
 
+def test_a_model_of_another_shape_in_the_same_folder_is_named(
+    toy: Any, tmp_path: Any, caplog: Any
+) -> None:
+    scheduled(folder=tmp_path / "run").start(toy.grid(), toy.initial(), num_rounds=1)
+    other = ArrayRecord({"w": Array(np.zeros((2, 6)))})
+    scheduled(folder=tmp_path / "run").start(toy.grid(), other, num_rounds=1)
+    assert "whose array 'w' has shape (6,), not (2, 6): to train it, choose" in caplog.text
+
+
 def test_a_file_is_no_folder(tmp_path: Any) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileExistsError, match="file is a file; choose a folder"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from flwr.serverapp.strategy import (
@@ -156,6 +156,22 @@ def stateful_parts(strategy: Strategy) -> list[tuple[Strategy, str]]:
             parts += [(each, name) for name in MOMENTS if name in vars(each)]
         each = getattr(each, "strategy", None)
     return parts
+
+
+def part_names(parts: Iterable[tuple[Strategy, str]]) -> list[str]:
+    """Return the names of what `stateful_parts` returns, by the classes of Flower's.
+
+    The user's subclass of a strategy of Flower's goes by the name of that strategy.
+
+    >>> part_names(stateful_parts(FedAdam()))
+    ['FedAdam.m_t', 'FedAdam.v_t']
+    """
+    names = []
+    for each, name in parts:
+        kinds = type(each).__mro__
+        kind = next(kind for kind in kinds if kind.__module__.startswith("flwr."))
+        names.append(f"{kind.__name__}.{name or 'state'}")
+    return names
 
 
 def unsaved(strategy: Strategy) -> list[str]:

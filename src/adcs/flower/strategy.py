@@ -44,6 +44,7 @@ from adcs.flower.strategies import (
     enabled_checks,
     explain_error,
     innermost,
+    part_names,
     reads_metrics,
     stateful_parts,
     unsaved,
@@ -654,28 +655,42 @@ class Scheduled(Strategy):
 
     def _name_another_model(self, name: str, given: ArrayRecord, resumed: ArrayRecord) -> None:
         """Log once that another model than the resumed one was given."""
+        what = ""
         if not {*resumed} <= {*given}:  # Clients may return adapters only.
+            what = str(sorted(resumed)[:3])
+        for key in resumed.keys() & given.keys():
+            ours, theirs = tuple(resumed[key].shape), tuple(given[key].shape)
+            serialised = resumed[key].dtype == "uint8"  # Such as trees, which grow.
+            if not what and ours != theirs and not serialised:
+                what = f"whose array {key!r} has shape {ours}, not {theirs}"
+        if what:
             self._warn_once(
                 "model",
-                f"{name} is another model than that of the folder, {sorted(resumed)[:3]}: to train "
-                "it, choose another folder",
+                f"{name} is another model than that of the folder, {what}: to train it, choose "
+                "another folder",
             )
 
-    def _strategy_state(self) -> list[Any]:
+    def _strategy_state(self) -> dict[str, Any]:
         """Return what the strategy keeps between rounds, for a checkpoint."""
-        return [
+        values = [
             getattr(each, name) if name else each.state()  # type: ignore[attr-defined]
             for each, name in self._stateful
         ]
+        return {"names": part_names(self._stateful), "values": values}
 
-    def _restore_strategy(self, state: Sequence[Any] | None) -> None:
+    def _restore_strategy(self, saved: Mapping[str, Any] | Sequence[Any] | None) -> None:
         """Give the strategy what it had kept at the last checkpoint."""
-        if state is None:
+        if saved is None:
             return
-        if len(state) != len(self._stateful):
+        names = part_names(self._stateful)
+        # Earlier checkpoints have values without names.
+        state = saved["values"] if isinstance(saved, Mapping) else saved
+        held = saved["names"] if isinstance(saved, Mapping) else names
+        if len(state) != len(names) or [*held] != names:
+            others = f", that of {', '.join(held)}" if held and [*held] != names else ""
             raise ValueError(
-                f"the checkpoint is of another strategy than {type(self.strategy).__name__}: "
-                "choose another folder"
+                f"the checkpoint is of another strategy than {type(self.strategy).__name__}"
+                f"{others}: choose another folder"
             )
         for (each, name), value in zip(self._stateful, state, strict=True):
             if name:
