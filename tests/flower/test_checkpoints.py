@@ -155,6 +155,19 @@ def test_moments_that_were_saved_without_names_are_restored(toy: Any, tmp_path: 
         make(FedAvg(), None)._restore_strategy(named["values"])
 
 
+def test_a_server_that_was_killed_while_it_made_the_folder_starts_again(
+    toy: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "run" / "records").mkdir(parents=True)
+    (tmp_path / "run" / ".config.json.0123456789abcdef.part").write_text("{")
+    toy.start(make(FedAvg(), tmp_path / "run"), toy.grid(), 1)
+    assert len(list(RunFolder.open(tmp_path / "run").records())) == 1
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.part").write_text("mine")
+    with pytest.raises(FileExistsError, match="is not empty and holds no run"):
+        make(FedAvg(), tmp_path / "other")
+
+
 def test_only_what_has_changed_is_written(toy: Any, tmp_path: Path) -> None:
     class Parts(Observer):
         seen: list[dict[str, Any]]
