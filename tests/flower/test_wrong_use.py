@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+)
 
 import adcs
 from adcs.flower import LocalGrid, Scheduled, probe_mod
@@ -128,6 +132,12 @@ class Aggregates(FedAvg):
 def test_results_of_a_strategy(toy: Any, strategy: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         scheduled(strategy).start(toy.grid(), toy.initial(), num_rounds=1)
+
+
+def test_a_strategy_that_aggregates_nothing_is_named_when_the_run_stops(toy: Any) -> None:
+    bulyan = Bulyan(num_malicious_nodes=1, fraction_evaluate=0.0)  # It needs seven replies.
+    with pytest.raises(RuntimeError, match=r"nothing from 3 replies \(2 times\)$"):
+        scheduled(bulyan, stop_after=2).start(toy.grid(), toy.initial(), num_rounds=3)
 
 
 def test_a_strategy_may_return_no_model_or_no_metrics(toy: Any) -> None:

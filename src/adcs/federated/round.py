@@ -560,17 +560,21 @@ class RoundDriver(Generic[Reply]):
         self._record_failures("training", list(asked_once), list(trained))
         return usable.trained
 
-    def finish_training(self, trained: Iterable[ClientId]) -> RoundRecord:
+    def finish_training(
+        self, trained: Iterable[ClientId], unused: Iterable[ClientId] = ()
+    ) -> RoundRecord:
         """End the training of the round; return its record.
 
         Parameters
         ----------
         trained
             The clients whose replies were aggregated.
+        unused
+            The clients whose usable replies the strategy made no model of.
         """
         current = self._current()
         record = current.record
-        record.trained = list(trained)
+        record.trained, record.unused = list(trained), list(unused)
         record.costs.extra_updates -= len(record.trained)
         record.log_problems(self.warn_once.log, current.server_round + 1)
         current.done = True

@@ -458,7 +458,7 @@ class Scheduled(Strategy):
         if arrays is not None and self.recorder.saves:
             self.recorder.model = read_arrays(arrays)
             self.recorder.strategy_state = self._strategy_state()
-        record = driver.finish_training(() if arrays is None else usable)
+        record = driver.finish_training(*(((), usable) if arrays is None else (usable, ())))
         combined = MetricRecord() if metrics is None else metrics
         for name, value in record.summary().items():
             # Flower keeps the metrics of all rounds: their names are kept once.
