@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import (
     Bulyan,
     DifferentialPrivacyServerSideFixedClipping,
     FedAvg,
+    FedXgbCyclic,
 )
 
 import adcs
@@ -132,6 +133,16 @@ class Aggregates(FedAvg):
 def test_results_of_a_strategy(toy: Any, strategy: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         scheduled(strategy).start(toy.grid(), toy.initial(), num_rounds=1)
+
+
+def test_a_strategy_that_selects_by_itself_is_named(toy: Any, caplog: Any) -> None:
+    cyclic = FedXgbCyclic(fraction_evaluate=0.0)
+    scheduled(cyclic).start(toy.grid(), toy.initial(), num_rounds=2)
+    sentence = "FedXgbCyclic addresses 1 of 6 nodes in a round of 3 clients: the scheduler has no"
+    assert caplog.text.count(sentence) == 1
+    caplog.clear()
+    scheduled(Configures(lambda sent: sent[:4])).start(toy.grid(), toy.initial(), num_rounds=1)
+    assert "no choice" not in caplog.text
 
 
 def test_a_strategy_that_aggregates_nothing_is_named_when_the_run_stops(toy: Any) -> None:

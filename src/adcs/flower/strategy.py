@@ -86,6 +86,8 @@ class _FlowerRound:
         The strategy's training message for each node that it addresses.
     nodes
         The node of each client that may be asked.
+    connected
+        The number of connected nodes.
     sent, sent_at
         The training messages of the cohort, and when they were sent.
     received
@@ -95,6 +97,7 @@ class _FlowerRound:
     clock: Callable[[], float]
     training: Mapping[int, Message] = field(default_factory=dict)
     nodes: dict[ClientId, int] = field(default_factory=dict)
+    connected: int = 0
     sent: list[Message] = field(default_factory=list)
     sent_at: float = 0.0
     received: Received | None = None
@@ -400,7 +403,7 @@ class Scheduled(Strategy):
             return []
         current.training = {message.metadata.dst_node_id: message for message in messages}
         self._set_model(current, this_round)
-        current.nodes = self._resolve_clients(grid, current.training, late, this_round.record)
+        current.nodes = self._resolve_clients(grid, current, late, this_round.record)
         this_round.clients = tuple(current.nodes)
         self._observe_late(late, current)
         if not current.nodes:
@@ -408,6 +411,7 @@ class Scheduled(Strategy):
         needed = m = 0
         if self.clients_per_round is not None:
             needed = m = cohort_size(self.clients_per_round, len(current.nodes), flower_round)
+            self._warn_of_few(current, needed)
         if self._training is not None:
             m = self._training.cohort_size(m)
         self._select(grid, current, m)
@@ -558,7 +562,7 @@ class Scheduled(Strategy):
     def _resolve_clients(
         self,
         grid: Grid,
-        nodes: Mapping[int, Message],
+        current: _FlowerRound,
         late: Iterable[tuple[PendingMessage[int], FlowerReply]],
         record: RoundRecord,
     ) -> dict[ClientId, int]:
@@ -567,8 +571,9 @@ class Scheduled(Strategy):
         for message, reply in late:
             if message.purpose.stage == "identity":
                 self._identify(message.node, reply)
-        addressed = set(nodes)
-        infos = {info.node_id: info for info in grid.get_nodes() if info.node_id in addressed}
+        nodes, connected = current.training, list(grid.get_nodes())
+        current.connected = len(connected)
+        infos = {info.node_id: info for info in connected if info.node_id in nodes}
         training = {node: nodes[node] for node in registry.unidentified(infos)}
         purpose = Purpose("identity", self.rounds_done)
         answered = self._transport.ask_partitions(grid, training, self._probe_wait(), purpose)
@@ -618,6 +623,16 @@ class Scheduled(Strategy):
                 "nodes go by their node ids, and a probe costs a whole training reply "
                 "(partition_ids=False stops the question for partition ids)",
                 ", ".join(str(node) for node in new),
+            )
+
+    def _warn_of_few(self, current: _FlowerRound, needed: int) -> None:
+        """Log once that the strategy addresses so few nodes that there is nothing to select."""
+        count = len(current.training)
+        if count <= needed < current.connected:
+            self._warn_once(
+                "few",
+                f"{type(self.strategy).__name__} addresses {count} of {current.connected} nodes in "
+                f"a round of {needed} clients: the scheduler has no choice",
             )
 
     def _warn_of_order(self, node: int, reply: FlowerReply) -> None:
