@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import fixedclipping_mod
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp.strategy import FedAdam, FedAvg, QFedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    QFedAvg,
+)
 
 import adcs
 from adcs import Sketcher
-from adcs.flower import LocalGrid, Scheduled
+from adcs.flower import LocalGrid, Scheduled, probe_mod
 
 SKETCH = Sketcher(size=64)
 ZEROS = np.zeros(6)
@@ -172,6 +178,13 @@ def test_a_loss_that_is_no_number_belongs_to_a_check(
     assert "leave 'losses' out of checks=" in record.refused[0]["reason"]
     record = run(checks={"sizes", "shapes", "values"})
     assert (len(record.trained), record.refused) == (6, [])
+
+
+def test_a_mod_that_fails_on_probes_is_told_where_probe_mod_goes(toy: Any, caplog: Any) -> None:
+    base = DifferentialPrivacyClientSideFixedClipping(FedAvg(), 0.0, 1.0, 3)
+    grid = LocalGrid(toy.make_app([fixedclipping_mod, probe_mod]), 6)
+    toy.start(Scheduled(base, adcs.ADCS(sketch=SKETCH), clients_per_round=3), grid, 1)
+    assert caplog.text.count("which probe_mod removes: put probe_mod first, as ClientApp(") == 1
 
 
 def test_a_loss_that_the_strategy_uses_is_checked(toy: Any, changed: Any) -> None:

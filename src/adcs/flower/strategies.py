@@ -356,6 +356,11 @@ KNOWN_ERRORS: dict[str, str] = {
         "which does not run strategies of flwr.serverapp. Remove the mod; for privacy, the "
         "DifferentialPrivacy strategies and mods work with a scheduler"
     ),
+    "expects exactly one ConfigRecord": (
+        "a mod of the ClientApp expects one ConfigRecord, and probes and questions of the "
+        "scheduler have one more, which probe_mod removes: put probe_mod first, as "
+        "ClientApp(mods=[probe_mod, ...])"
+    ),
     "fitins": (
         "the ClientApp is of Flower's legacy API (NumPyClient or client_fn): move its fit() into "
         "a function under @app.train() and its evaluate() under @app.evaluate(); "
