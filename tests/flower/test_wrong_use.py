@@ -151,6 +151,23 @@ def test_a_strategy_that_aggregates_nothing_is_named_when_the_run_stops(toy: Any
         scheduled(bulyan, stop_after=2).start(toy.grid(), toy.initial(), num_rounds=3)
 
 
+def test_evaluations_of_a_strategy(toy: Any) -> None:
+    class Evaluates(FedAvg):
+        result: Any = None
+
+        def aggregate_evaluate(self, *args: Any) -> Any:
+            return self.result
+
+    base = Evaluates()
+    for base.result in (None, {"a": 1.0}, MetricRecord()):
+        scheduled(base).start(toy.grid(), toy.initial(), num_rounds=1)
+    base.result = (None, None)
+    with pytest.raises(
+        ValueError, match=r"aggregate_evaluate of Evaluates must return .* got tuple"
+    ):
+        scheduled(base).start(toy.grid(), toy.initial(), num_rounds=1)
+
+
 def test_a_strategy_may_return_no_model_or_no_metrics(toy: Any) -> None:
     for change, trained in (
         (lambda arrays, metrics: (None, metrics), 0),

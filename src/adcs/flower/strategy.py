@@ -495,7 +495,7 @@ class Scheduled(Strategy):
         )
         errors = [reply for _, reply in answered if reply.error is not None]
         messages = [reply.message for reply in (*(reply for _, reply in usable), *errors)]
-        metrics = self.strategy.aggregate_evaluate(self.rounds_done + 1, messages)
+        metrics = evaluated(self.strategy, self.rounds_done + 1, messages)
         if metrics is not None:
             for name, value in evaluation_summaries(by_client).items():
                 metrics[name] = value
@@ -844,6 +844,25 @@ def aggregated(
             f"MetricRecord, or None for either, got {' and '.join(kinds)}"
         )
     return result[0], result[1]
+
+
+def evaluated(strategy: Strategy, server_round: int, replies: list[Message]) -> MetricRecord | None:
+    """Return what a strategy makes of evaluations; raise ValueError if that is no metrics.
+
+    Parameters
+    ----------
+    strategy
+        The strategy.
+    server_round, replies
+        As of its `aggregate_evaluate`.
+    """
+    result: Any = strategy.aggregate_evaluate(server_round, replies)
+    if not isinstance(result, (MetricRecord, dict, NoneType)):
+        raise ValueError(
+            f"aggregate_evaluate of {type(strategy).__name__} must return a MetricRecord or None, "
+            f"got {type(result).__name__}"
+        )
+    return result  # type: ignore[return-value]  # A dict is taken for metrics, as Flower does.
 
 
 def check_start(named: Mapping[str, Any]) -> None:
