@@ -180,6 +180,23 @@ def test_a_loss_that_is_no_number_belongs_to_a_check(
     assert (len(record.trained), record.refused) == (6, [])
 
 
+def test_the_length_of_a_long_error_is_that_of_the_clients_text(toy: Any) -> None:
+    grid = toy.grid()
+    broken = toy.loss
+    text = "boom\n" + "x" * 10**6
+
+    def raises(w: np.ndarray, client: int) -> float:
+        if client == 2:
+            raise ValueError(text)
+        return float(broken(w, client))
+
+    toy.loss = raises
+    run = toy.start(everyone(), grid, 1)
+    reason = run.records[0].failed[0]["reason"]
+    assert len(reason) <= 200
+    assert int(re.search(r"\((\d+) characters\)$", reason)[1]) >= 10**6  # type: ignore[index]
+
+
 def test_a_mod_that_fails_on_probes_is_told_where_probe_mod_goes(toy: Any, caplog: Any) -> None:
     base = DifferentialPrivacyClientSideFixedClipping(FedAvg(), 0.0, 1.0, 3)
     grid = LocalGrid(toy.make_app([fixedclipping_mod, probe_mod]), 6)

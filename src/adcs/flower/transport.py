@@ -21,6 +21,7 @@ from adcs.federated.client_registry import ClientRegistry, PendingMessage
 from adcs.federated.messages import (
     ALL_CHECKS,
     MAX_METRICS,
+    TEXT_LIMIT,
     Arrays,
     ClientReply,
     Layout,
@@ -211,9 +212,11 @@ class FlowerReply(ClientReply):
 
     def __init__(self, message: Message) -> None:
         if message.has_error():
-            # Strategies log the reason, which is a client's text.
+            # Strategies log the reason, which is a client's text. With what `error` puts before
+            # it, it is not too long for records.
             error = message.error
-            message.error = Error(error.code, clean_text(error.reason))
+            limit = TEXT_LIMIT - len(_error_text(error.code, ""))
+            message.error = Error(error.code, clean_text(error.reason, limit))
         self.message = message
         self._metrics: dict[str, Any] | None = None
         self._answer: dict[str, Any] | None = None
@@ -223,7 +226,7 @@ class FlowerReply(ClientReply):
         """Flower's error code and reason, or None."""
         if not self.message.has_error():
             return None
-        return f"error {self.message.error.code}: {self.message.error.reason}"
+        return _error_text(self.message.error.code, self.message.error.reason)
 
     @property
     def raised(self) -> bool:
@@ -350,6 +353,10 @@ class FlowerReply(ClientReply):
     def _replace_record(self, name: str, record: ArrayRecord | MetricRecord) -> None:
         self.message.content = RecordDict({**dict(self.message.content.items()), name: record})
         self._metrics = None
+
+
+def _error_text(code: int, reason: str | None) -> str:
+    return f"error {code}: {reason}"
 
 
 def metrics_of(content: RecordDict) -> dict[str, Any]:
