@@ -123,6 +123,50 @@ def test_the_last_round_is_recorded_without_an_evaluation(toy: Any, tmp_path: Pa
         assert [line["server_round"] for line in records] == list(range(1, done + 1))
 
 
+class MoreArguments(FedAvg):
+    """Its `start` gives its hooks more than Flower's does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def configure_train(self, *args: Any, quality: float) -> Any:
+        self.seen.append(quality)
+        return super().configure_train(*args)
+
+    def aggregate_train(self, server_round: int, replies: Any, quality: float) -> Any:  # type: ignore[override]
+        self.seen.append(quality)
+        return super().aggregate_train(server_round, replies)
+
+    def configure_evaluate(self, *args: Any) -> Any:
+        self.seen.append(args[4])
+        return super().configure_evaluate(*args[:4])
+
+    def aggregate_evaluate(self, server_round: int, replies: Any, **more: Any) -> Any:
+        self.seen.append(more["quality"])
+        return super().aggregate_evaluate(server_round, replies)
+
+    def start(self, grid: Any, initial_arrays: ArrayRecord) -> Result:  # type: ignore[override]
+        config = ConfigRecord()
+        messages = self.configure_train(1, initial_arrays, config, grid, quality=0.5)
+        arrays, _ = self.aggregate_train(1, list(grid.send_and_receive(messages)), 0.6)
+        messages = self.configure_evaluate(1, arrays, config, grid, 0.7)
+        self.aggregate_evaluate(1, list(grid.send_and_receive(messages)), quality=0.8)
+        result = Result()
+        result.arrays = arrays
+        return result
+
+
+def test_hooks_may_take_more_arguments(toy: Any) -> None:
+    base = MoreArguments()
+    strategy = Scheduled(base, adcs.Uniform(), clients_per_round=2)
+    assert list(strategy.start(toy.grid(), toy.initial()).arrays) == ["w"]
+    assert base.seen == [0.5, 0.6, 0.7, 0.8]
+    plain = Scheduled(Helper(), adcs.Uniform(), clients_per_round=2)
+    with pytest.raises(TypeError, match="configure_train"):
+        plain.configure_train(1, toy.initial(), ConfigRecord(), toy.grid(), 0.5)
+
+
 class OwnModel(FedAdam):
     """Its `start` makes the initial model itself."""
 

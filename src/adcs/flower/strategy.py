@@ -376,9 +376,19 @@ class Scheduled(Strategy):
                 self._driver.end()
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        *args: Any,
+        **kwargs: Any,
     ) -> Iterable[Message]:
-        """Probe if the scheduler requests it, select, and return the cohort's messages."""
+        """Probe if the scheduler requests it, select, and return the cohort's messages.
+
+        Further arguments, here and in the other hooks, are those that a strategy's own `start`
+        gives to its hook.
+        """
         if not self._started:
             # Training replies may come with the probe, unseen by the strategy outside.
             if str(sys._getframe(1).f_globals.get("__name__")).startswith("flwr."):
@@ -397,7 +407,7 @@ class Scheduled(Strategy):
         flower_round = this_round.server_round + 1
         self._continue_config(config)
         arrays = self._continue_model(arrays)
-        messages = addressed(self.strategy, flower_round, arrays, config, grid)
+        messages = addressed(self.strategy, flower_round, arrays, config, grid, *args, **kwargs)
         self.recorder.train_config = [self._given_config or {}, plain_config(config)]
         if not messages:
             return []
@@ -430,12 +440,12 @@ class Scheduled(Strategy):
         return []
 
     def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
+        self, server_round: int, replies: Iterable[Message], *args: Any, **kwargs: Any
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, pass them to the scheduler, and let the strategy aggregate them."""
         driver, current, this_round = self._driver, self._current, self._driver.round
         if current is None or this_round is None or this_round.model is None:
-            result = self.strategy.aggregate_train(self.rounds_done + 1, replies)
+            result = self.strategy.aggregate_train(self.rounds_done + 1, replies, *args, **kwargs)
             if this_round is not None:
                 driver.finish_training(())
             return result
@@ -454,7 +464,9 @@ class Scheduled(Strategy):
         metrics: MetricRecord | None = None
         if usable:  # Some strategies divide by the number of replies.
             messages = [reply.message for reply in (*usable.values(), *errors)]
-            arrays, metrics = aggregated(self.strategy, this_round.server_round + 1, messages)
+            arrays, metrics = aggregated(
+                self.strategy, this_round.server_round + 1, messages, *args, **kwargs
+            )
             release_cycles()
         if arrays is not None:
             self._resumed = None
@@ -473,18 +485,26 @@ class Scheduled(Strategy):
         return arrays, combined
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        *args: Any,
+        **kwargs: Any,
     ) -> Iterable[Message]:
         """Return the strategy's messages, without those to nodes with a pending answer."""
         arrays = self._continue_model(arrays)
-        messages = self.strategy.configure_evaluate(self.rounds_done + 1, arrays, config, grid)
+        messages = self.strategy.configure_evaluate(
+            self.rounds_done + 1, arrays, config, grid, *args, **kwargs
+        )
         pending = self._registry.pending_nodes()
         sent = [message for message in messages if message.metadata.dst_node_id not in pending]
         self._evaluating = (sent, clock_of(grid))
         return sent
 
     def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
+        self, server_round: int, replies: Iterable[Message], *args: Any, **kwargs: Any
     ) -> MetricRecord | None:
         """Let the strategy aggregate, and add worst, worst 20 % and average over clients."""
         sent, clock = self._evaluating
@@ -495,7 +515,7 @@ class Scheduled(Strategy):
         )
         errors = [reply for _, reply in answered if reply.error is not None]
         messages = [reply.message for reply in (*(reply for _, reply in usable), *errors)]
-        metrics = evaluated(self.strategy, self.rounds_done + 1, messages)
+        metrics = evaluated(self.strategy, self.rounds_done + 1, messages, *args, **kwargs)
         if metrics is not None:
             for name, value in evaluation_summaries(by_client).items():
                 metrics[name] = value
@@ -792,19 +812,17 @@ class Scheduled(Strategy):
         return self._timeout if self.probe_timeout is None else self.probe_timeout
 
 
-def addressed(
-    strategy: Strategy, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-) -> list[Message]:
+def addressed(strategy: Strategy, *args: Any, **kwargs: Any) -> list[Message]:
     """Return a strategy's training messages, one for each node; raise ValueError if there are more.
 
     Parameters
     ----------
     strategy
         The strategy.
-    server_round, arrays, config, grid
+    *args, **kwargs
         As of its `configure_train`.
     """
-    messages = strategy.configure_train(server_round, arrays, config, grid)
+    messages = strategy.configure_train(*args, **kwargs)
     if messages is None:
         raise ValueError(
             f"configure_train of {type(strategy).__name__} must return messages, got None"
@@ -821,7 +839,7 @@ def addressed(
 
 
 def aggregated(
-    strategy: Strategy, server_round: int, replies: list[Message]
+    strategy: Strategy, *args: Any, **kwargs: Any
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Return what a strategy makes of replies; raise ValueError if that is no model with metrics.
 
@@ -829,10 +847,10 @@ def aggregated(
     ----------
     strategy
         The strategy.
-    server_round, replies
+    *args, **kwargs
         As of its `aggregate_train`.
     """
-    result: Any = strategy.aggregate_train(server_round, replies)
+    result: Any = strategy.aggregate_train(*args, **kwargs)
     pair = isinstance(result, (tuple, list)) and len(result) == 2
     if not pair or not (
         isinstance(result[0], (ArrayRecord, NoneType))
@@ -846,17 +864,17 @@ def aggregated(
     return result[0], result[1]
 
 
-def evaluated(strategy: Strategy, server_round: int, replies: list[Message]) -> MetricRecord | None:
+def evaluated(strategy: Strategy, *args: Any, **kwargs: Any) -> MetricRecord | None:
     """Return what a strategy makes of evaluations; raise ValueError if that is no metrics.
 
     Parameters
     ----------
     strategy
         The strategy.
-    server_round, replies
+    *args, **kwargs
         As of its `aggregate_evaluate`.
     """
-    result: Any = strategy.aggregate_evaluate(server_round, replies)
+    result: Any = strategy.aggregate_evaluate(*args, **kwargs)
     if not isinstance(result, (MetricRecord, dict, NoneType)):
         raise ValueError(
             f"aggregate_evaluate of {type(strategy).__name__} must return a MetricRecord or None, "
