@@ -291,6 +291,34 @@ def test_a_start_that_is_set_on_the_object_is_refused() -> None:
         Scheduled(base, adcs.Uniform(), clients_per_round=2)
 
 
+class SetsTimeout(FedAvg):
+    """Its `start` takes no timeout, and sets one."""
+
+    def start(self, grid: Any, initial_arrays: ArrayRecord) -> Result:  # type: ignore[override]
+        return super().start(grid=grid, initial_arrays=initial_arrays, num_rounds=1, timeout=7)
+
+
+def test_the_timeout_that_is_passed_to_flowers_loop_is_known(toy: Any, caplog: Any) -> None:
+    grid = toy.grid()
+    grid.nodes[0].delay = float("inf")
+    strategy = Scheduled(SetsTimeout(), adcs.ADCS(), clients_per_round=2)
+    strategy.start(grid, toy.initial())
+    assert grid.clock() == 7.0
+    assert "set probe_timeout=" not in caplog.text
+
+
+def test_a_timeout_that_cannot_be_known(toy: Any, caplog: Any) -> None:
+    for options, waited in (({}, 3600.0), ({"probe_timeout": 5}, 5.0), ({"deadline": 6.0}, 6.0)):
+        caplog.clear()
+        grid = toy.grid()
+        grid.nodes[0].delay = float("inf")
+        strategy = Scheduled(NoEvaluation(), adcs.ADCS(), clients_per_round=2, **options)
+        strategy.start(grid, toy.initial(), rounds=1)
+        assert grid.clock() == waited
+        sentence = "start of NoEvaluation has no parameter timeout: questions and probes wait up to"
+        assert caplog.text.count(sentence) == (waited == 3600.0)
+
+
 def test_arguments_that_are_passed_on_are_known(toy: Any) -> None:
     grid = toy.grid()
     grid.nodes[0].delay = float("inf")

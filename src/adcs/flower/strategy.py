@@ -140,7 +140,8 @@ class Scheduled(Strategy):
     loss_key
         The name of the loss in the metrics of training replies.
     probe_timeout
-        Seconds to wait for probes; None waits as long as for training. A probe for whole updates
+        Seconds to wait for probes; None waits as long as for training, at most `deadline` if that
+        is a number. A probe for whole updates
         is the training of its round and always waits as long as training.
     patience
         Seconds after the end of the wait during which a client that has not answered is not asked
@@ -279,6 +280,7 @@ class Scheduled(Strategy):
         self._without_mod: set[int] = set()
         self._own_start = has_own_start(strategy)
         self._timeout: float | None = DEFAULT_TIMEOUT
+        self._knows_timeout = True  # False while a start of its own may wait for another time.
         self._evaluate_config = ConfigRecord()
         fraction = getattr(inner, "fraction_train", 1.0)
         if fraction < 1.0:
@@ -349,6 +351,7 @@ class Scheduled(Strategy):
         if not self._own_start:
             check_start(named)
         self._timeout = named.get("timeout", DEFAULT_TIMEOUT)
+        self._knows_timeout = "timeout" in named
         self._evaluate_config = named.get("evaluate_config") or ConfigRecord()
         if self._resumed is not None:
             log.info("continuing with the model of round %d", self.rounds_done)
@@ -399,6 +402,10 @@ class Scheduled(Strategy):
                 )
             if self.recorder.saves:
                 self._warn_once("start", "rounds run without start: the folder is not locked")
+        loop = sys._getframe(1)
+        if not self._knows_timeout and loop.f_code is Strategy.start.__code__:
+            # A start of its own has called Flower's, which has the timeout.
+            self._timeout, self._knows_timeout = loop.f_locals["timeout"], True
         driver = self._driver
         this_round = driver.begin()
         current = self._current = _FlowerRound(clock_of(grid))
@@ -596,7 +603,8 @@ class Scheduled(Strategy):
         infos = {info.node_id: info for info in connected if info.node_id in nodes}
         training = {node: nodes[node] for node in registry.unidentified(infos)}
         purpose = Purpose("identity", self.rounds_done)
-        answered = self._transport.ask_partitions(grid, training, self._probe_wait(), purpose)
+        wait = self._probe_wait() if training else None
+        answered = self._transport.ask_partitions(grid, training, wait, purpose)
         without_mod = []
         for node, reply in answered.items():
             self._warn_of_order(node, reply)
@@ -809,7 +817,20 @@ class Scheduled(Strategy):
         )
 
     def _probe_wait(self) -> float | None:
-        return self._timeout if self.probe_timeout is None else self.probe_timeout
+        """Return how many seconds to wait for answers to questions and probes."""
+        if self.probe_timeout is not None:
+            return self.probe_timeout
+        if isinstance(self._deadline.setting, (int, float)):
+            longest = math.inf if self._timeout is None else self._timeout
+            return min(float(self._deadline.setting), longest)
+        if not self._knows_timeout:
+            self._warn_once(
+                "timeout",
+                f"start of {type(self.strategy).__name__} has no parameter timeout: questions and "
+                f"probes wait up to {self._timeout:g} s for nodes that do not answer; set "
+                "probe_timeout=",
+            )
+        return self._timeout
 
 
 def addressed(strategy: Strategy, *args: Any, **kwargs: Any) -> list[Message]:
