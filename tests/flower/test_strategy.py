@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -542,6 +543,71 @@ def test_no_client_changes_the_precision_of_the_model(toy: Any, changed: Any) ->
     run = toy.start(Scheduled(FedAvg(), adcs.Uniform(), clients_per_round=6), grid, 2)
     assert run.w.dtype == np.float64
     assert [len(record.trained) for record in run.records] == [6, 6]
+
+
+class OwnEvaluation(FedAvg):
+    """Puts something into the config of evaluations, and has a handler of its own for them."""
+
+    def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        config["batch"] = 32
+        for each in super().configure_evaluate(server_round, arrays, config, grid):
+            yield Message(each.content, each.metadata.dst_node_id, "evaluate.own")
+
+
+def test_probes_for_losses_are_addressed_as_evaluations_are(toy: Any, caplog: Any) -> None:
+    configs = []
+    app = toy.app
+
+    @app.evaluate("own")
+    def evaluate(message: Message, context: Any) -> Message:
+        config = dict(message.content["config"])
+        configs.append((config["server-round"], config["batch"]))
+        client = context.node_config["partition-id"]
+        metrics = MetricRecord({"eval_loss": 1.0 + client, "num-examples": 10})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    scheduler = adcs.PowerOfChoice(candidates=6)
+    run = toy.start(Scheduled(OwnEvaluation(), scheduler, clients_per_round=2), toy.grid(), 3)
+    # Before the first evaluation, probes are those of Flower's own strategies.
+    assert sorted(toy.evaluated) == list(range(6))
+    assert [record.answered for record in run.records] == [list(range(6))] * 3
+    # Each round evaluates; those after the first also probe.
+    assert Counter(configs) == {(1, 32): 6, (2, 32): 12, (3, 32): 12}
+    assert "evaluate_config=" not in caplog.text
+
+
+def test_probes_that_lack_a_setting_of_evaluations_are_explained(toy: Any, caplog: Any) -> None:
+    class Needs(FedAvg):
+        def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+            config["batch"] = 32
+            return super().configure_evaluate(server_round, arrays, config, grid)
+
+    app = ClientApp(mods=[probe_mod])
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        metrics = MetricRecord({"train_loss": 1.0, "num-examples": 10})
+        content = RecordDict({"arrays": message.content["arrays"], "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Any) -> Message:
+        metrics = MetricRecord(
+            {"eval_loss": 1.0, "num-examples": message.content["config"]["batch"]}
+        )
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    def start(**options: Any) -> Any:
+        strategy = Scheduled(Needs(), adcs.PowerOfChoice(candidates=6), clients_per_round=2)
+        return toy.start(strategy, LocalGrid(app, 6), 2, **options)
+
+    [first, second] = start().records
+    assert (len(first.answered), len(second.answered)) == (0, len(second.probed))
+    assert caplog.text.count("give it to start as evaluate_config= for the first round") == 1
+    caplog.clear()
+    run = start(evaluate_config=ConfigRecord({"batch": 32}))
+    assert [len(record.answered) for record in run.records] == [6, 6]
+    assert "evaluate_config=" not in caplog.text
 
 
 class EvaluatesTwice(FedAvg):

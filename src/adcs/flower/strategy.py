@@ -51,8 +51,10 @@ from adcs.flower.strategies import (
     uses_flowers_aggregation,
 )
 from adcs.flower.transport import (
+    Addressed,
     FlowerReply,
     Transport,
+    addressed_evaluations,
     are_equal,
     new_message,
     probe_messages,
@@ -282,6 +284,7 @@ class Scheduled(Strategy):
         self._timeout: float | None = DEFAULT_TIMEOUT
         self._knows_timeout = True  # False while a start of its own may wait for another time.
         self._evaluate_config = ConfigRecord()
+        self._evaluations: dict[int, Addressed] = {}  # by node, in its last evaluation
         fraction = getattr(inner, "fraction_train", 1.0)
         if fraction < 1.0:
             self._warn_once(
@@ -507,6 +510,7 @@ class Scheduled(Strategy):
         )
         pending = self._registry.pending_nodes()
         sent = [message for message in messages if message.metadata.dst_node_id not in pending]
+        self._evaluations |= addressed_evaluations(sent)
         self._evaluating = (sent, clock_of(grid))
         return sent
 
@@ -773,7 +777,7 @@ class Scheduled(Strategy):
             request, this_round.server_round, this_round.model, driver.checks, this_round.model_of
         )
         training = [current.training[current.nodes[client]] for client in request.clients]
-        current.sent = probe_messages(probe, training, self._evaluate_config)
+        current.sent = probe_messages(probe, training, self._evaluate_config, self._evaluations)
         current.sent_at = current.clock()
         wait = self._timeout if probe.is_training else self._probe_wait()
         large = probe.is_training or self._without_mod
@@ -785,6 +789,7 @@ class Scheduled(Strategy):
             limit = Wait(asked, len(asked), (), self._deadline, longest).seconds(usable=0)
             wait = None if limit == math.inf else limit
         answered = set()
+        raised = 0
         for node, reply in self._transport.send(
             grid,
             current.sent,
@@ -795,11 +800,21 @@ class Scheduled(Strategy):
             self._warn_of_order(node, reply)
             driver.read_answer(probe, clients[node], reply)
             answered.add(clients[node])
+            raised += reply.raised
             if timed and reply.error is None:
                 self._deadline.record(clients[node], current.clock() - current.sent_at)
         if timed:
             self._deadline.miss(client for client in request.clients if client not in answered)
         driver.observe_probe(probe, self._exchange(current, {}))
+        first = probe.handler == "evaluate" and not self._evaluations
+        if first and raised == len(current.sent):
+            self._warn_once(
+                "evaluate",
+                f"all {raised} evaluations that {type(self.scheduler).__name__} asked for failed: "
+                "if the evaluate handler needs what configure_evaluate of "
+                f"{type(self.strategy).__name__} puts into the config, give it to start as "
+                "evaluate_config= for the first round",
+            )
         if probe.question is not None and this_round.early_replies:
             without_mod = {client: current.nodes[client] for client in this_round.early_replies}
             self._record_without_mod(without_mod, this_round.record)

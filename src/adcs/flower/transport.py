@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -476,8 +477,54 @@ def find_question(content: RecordDict) -> ProbeQuestion | None:
     return None if record is None else ProbeQuestion.decode(record)
 
 
+@dataclass(frozen=True)
+class Addressed:
+    """How a node is asked to evaluate a model.
+
+    Attributes
+    ----------
+    message_type
+        The type of the message, which says the handler.
+    configs
+        Its ConfigRecords.
+
+    Examples
+    --------
+    >>> Addressed("evaluate", {"config": {"batch": 32}}).message_type
+    'evaluate'
+    """
+
+    message_type: str
+    configs: Mapping[str, Mapping[str, Any]]
+
+
+def addressed_evaluations(messages: Iterable[Message]) -> dict[int, Addressed]:
+    """Return how each node is asked to evaluate, by the first of its messages.
+
+    >>> content = RecordDict({"config": ConfigRecord({"batch": 32})})
+    >>> addressed_evaluations([Message(content, 7, "evaluate")])
+    {7: Addressed(message_type='evaluate', configs={'config': {'batch': 32}})}
+    """
+    shared: dict[tuple[int, str], Addressed] = {}  # all messages of a strategy share one content
+    found: dict[int, Addressed] = {}
+    for message in messages:
+        content, kind = message.content, message.metadata.message_type
+        if (id(content), kind) not in shared:
+            configs = {
+                name: dict(record.items())
+                for name, record in content.items()
+                if isinstance(record, ConfigRecord)
+            }
+            shared[id(content), kind] = Addressed(kind, configs)
+        found.setdefault(message.metadata.dst_node_id, shared[id(content), kind])
+    return found
+
+
 def probe_messages(
-    probe: Probe, training: Iterable[Message], evaluate_config: ConfigRecord
+    probe: Probe,
+    training: Iterable[Message],
+    evaluate_config: ConfigRecord,
+    evaluations: Mapping[int, Addressed] | None = None,
 ) -> list[Message]:
     """Return the messages of a probe.
 
@@ -491,38 +538,55 @@ def probe_messages(
     training
         The strategy's training message for each node to probe.
     evaluate_config
-        The configuration of evaluate messages.
+        The configuration of evaluate messages to nodes that have not evaluated yet.
+    evaluations
+        How the strategy has asked nodes to evaluate.
     """
-    # Flower counts rounds from 1.
-    config = {**dict(evaluate_config.items()), "server-round": probe.purpose.server_round + 1}
-    evaluate = ConfigRecord(config)
+    server_round = probe.purpose.server_round + 1  # Flower counts rounds from 1.
     question = None if probe.question is None else ConfigRecord(probe.question.encode())
-    contents: dict[int, RecordDict] = {}  # all messages of a strategy share one content
+    # All messages of a strategy share one content.
+    contents: dict[tuple[int, int], RecordDict] = {}
     messages = []
     for message in training:
-        content = message.content
-        if id(content) not in contents:
+        content, node = message.content, message.metadata.dst_node_id
+        # A strategy may train by another handler, such as "train.personal".
+        kind, last = message.metadata.message_type, None
+        if probe.handler == "evaluate":
+            last = (evaluations or {}).get(node)
+            kind = probe.handler if last is None else last.message_type
+        key = id(content), id(last)
+        if key not in contents:
             changed = content
             if probe.handler == "evaluate":
-                changed = _evaluation_content(content, evaluate)
+                configs = _first_configs(content, evaluate_config) if last is None else last.configs
+                changed = _evaluation_content(content, configs, server_round)
             elif question is not None:
                 changed = RecordDict({**dict(content.items()), QUESTION: question})
-            contents[id(content)] = changed
-        # A strategy may train by another handler, such as "train.personal".
-        kind = message.metadata.message_type if probe.handler == "train" else probe.handler
-        messages.append(Message(contents[id(content)], message.metadata.dst_node_id, kind))
+            contents[key] = changed
+        messages.append(Message(contents[key], node, kind))
     return messages
 
 
-def _evaluation_content(content: RecordDict, config: ConfigRecord) -> RecordDict:
-    """Return the arrays of a training message with the configuration of an evaluation."""
+def _first_configs(
+    content: RecordDict, evaluate_config: ConfigRecord
+) -> dict[str, Mapping[str, Any]]:
+    """Return the configs of an evaluation by a node that the strategy has not asked for one."""
     names = [name for name, record in content.items() if isinstance(record, ConfigRecord)]
-    return RecordDict(
-        {
-            **{n: record for n, record in content.items() if isinstance(record, ArrayRecord)},
-            names[0] if names else "config": config,
-        }
-    )
+    config = {**dict(evaluate_config.items()), "server-round": 0}
+    return {names[0] if names else "config": config}
+
+
+def _evaluation_content(
+    content: RecordDict, configs: Mapping[str, Mapping[str, Any]], server_round: int
+) -> RecordDict:
+    """Return the arrays of a training message with the configs of an evaluation."""
+    now = {"server-round": server_round}
+    current = {
+        name: ConfigRecord({**config, **(now if "server-round" in config else {})})
+        for name, config in configs.items()
+    }
+    arrays = {name: record for name, record in content.items() if isinstance(record, ArrayRecord)}
+    return RecordDict({**arrays, **current})
 
 
 def new_message(message: Message) -> Message:
