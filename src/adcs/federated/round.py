@@ -42,7 +42,7 @@ from adcs.federated.replies import (
     has_weights,
 )
 from adcs.federated.warn_once import WarnOnce
-from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent
+from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent, announce
 from adcs.reports.report import SIGNALS, ClientReport
 from adcs.reports.sketch import Sketcher, default_sketch
 from adcs.run_folder import Ledger
@@ -477,8 +477,7 @@ class RoundDriver(Generic[Reply]):
                 cohort=record.cohort,
                 backing_off=tuple(record.backing_off),
             )
-            for observer in self.observers:
-                observer.on_selection(selection)
+            announce(self.observers, "on_selection", selection)
         return record.cohort
 
     def read_reply(self, client: ClientId, reply: Reply, purpose: Purpose | None = None) -> bool:
@@ -589,8 +588,7 @@ class RoundDriver(Generic[Reply]):
                 costs=record.costs,
                 record=record,
             )
-            for observer in self.observers:
-                observer.on_round(finished)
+            announce(self.observers, "on_round", finished)
         self._stop_if_idle(record)
         return record
 
@@ -636,15 +634,15 @@ class RoundDriver(Generic[Reply]):
         if current is None or not current.done:
             return
         line = self.recorder.close(current.record, current.clients)
-        for observer in self.observers:
-            observer.on_evaluation(
-                EvaluationEvent(self._run, self.scheduler.seed, current.server_round, line)
-            )
+        event = EvaluationEvent(self._run, self.scheduler.seed, current.server_round, line)
+        announce(self.observers, "on_evaluation", event)
 
     def end(self) -> None:
-        """Announce the end of the run."""
-        for observer in self.observers:
-            observer.on_end()
+        """Announce the end of the run; a round that is done and still open is recorded first."""
+        try:
+            self.close()
+        finally:
+            announce(self.observers, "on_end")
 
     @property
     def _run(self) -> str:

@@ -378,7 +378,6 @@ class Scheduled(Strategy):
                 self._started = False
                 if self._training is not None:
                     self._training.end()
-                self._driver.close()  # A start of its own may not evaluate at clients.
                 self._driver.end()
 
     def configure_train(
