@@ -298,7 +298,9 @@ class Scheduled(Strategy):
                 "caps apply to client ids, and without authenticated=True a node can claim the id "
                 "of another client or return with a new one",
             )
+        self._record_name: str = getattr(inner, "arrayrecord_key", "")
         self._stateful = stateful_parts(strategy)
+        self._stateful_names = part_names(self._stateful)
         saved = self.recorder.model
         # The model of the checkpoint, until the strategy has aggregated a newer one.
         self._resumed = None if saved is None else array_record(saved)
@@ -534,9 +536,9 @@ class Scheduled(Strategy):
 
     def _set_model(self, current: _FlowerRound, this_round: Round[FlowerReply]) -> None:
         """Set the model that nodes are sent, or that of each node where they are sent others."""
-        key = getattr(innermost(self.strategy), "arrayrecord_key", "")
         sent = {
-            node: sent_record(message.content, key) for node, message in current.training.items()
+            node: sent_record(message.content, self._record_name)
+            for node, message in current.training.items()
         }
         name, first = next(iter(sent.values()))
         model = self._driver.set_model(read_arrays(first), self.arrays, name)
@@ -722,13 +724,13 @@ class Scheduled(Strategy):
             getattr(each, name) if name else each.state()  # type: ignore[attr-defined]
             for each, name in self._stateful
         ]
-        return {"names": part_names(self._stateful), "values": values}
+        return {"names": self._stateful_names, "values": values}
 
     def _restore_strategy(self, saved: Mapping[str, Any] | Sequence[Any] | None) -> None:
         """Give the strategy what it had kept at the last checkpoint."""
         if saved is None:
             return
-        names = part_names(self._stateful)
+        names = self._stateful_names
         # Earlier checkpoints have values without names.
         state = saved["values"] if isinstance(saved, Mapping) else saved
         held = saved["names"] if isinstance(saved, Mapping) else names
