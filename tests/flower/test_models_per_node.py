@@ -28,8 +28,10 @@ def make_app() -> ClientApp:
         content = RecordDict({"metrics": MetricRecord({"train_loss": 1.0, "num-examples": 5})})
         if "control" in message.content:
             content["control"] = message.content["control"]
-        w = message.content["arrays"]["w"].numpy()
-        content["arrays"] = ArrayRecord({"w": Array(w + STEP)})
+        model = message.content["arrays"]
+        content["arrays"] = ArrayRecord(
+            {key: Array(array.numpy() + STEP) for key, array in model.items()}
+        )
         return Message(content, reply_to=message)
 
     return app
@@ -83,6 +85,23 @@ class Parts(PerNode):
             w = reply.content["arrays"]["w"].numpy()
             total[: len(w)] += w
         return ArrayRecord({"w": Array(total)}), MetricRecord()
+
+
+class Layers(PerNode):
+    """Sends every third node one of two layers, and averages each over those that have it."""
+
+    def content(self, arrays: ArrayRecord, position: int) -> dict[str, ArrayRecord]:
+        keys = ("w",) if position % 3 == 0 else ("w", "v")
+        return {"arrays": ArrayRecord({key: arrays[key] for key in keys})}
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        models = [reply.content["arrays"] for reply in replies]
+        return ArrayRecord(
+            {
+                key: Array(np.mean([m[key].numpy() for m in models if key in m], axis=0))
+                for key in ("w", "v")
+            }
+        ), MetricRecord()
 
 
 class Norms(adcs.ADCS):
@@ -143,6 +162,18 @@ def test_parts_of_a_model_are_checked_against_what_a_node_was_sent(tmp_path: Any
         assert result.train_metrics_clientapp[1]["adcs-trained"] == 4
         assert result.train_metrics_clientapp[1]["adcs-refused"] == 0
         np.testing.assert_array_equal(result.arrays["w"].numpy()[:, 0], [4, 4, 4, 2, 2])
+
+
+@pytest.mark.parametrize("scheduler", [adcs.Uniform, adcs.ADCS, adcs.LiveADCS])
+def test_layers_that_a_node_was_not_sent_are_not_missing(scheduler: Any) -> None:
+    model = ArrayRecord({key: Array(np.zeros(3)) for key in ("w", "v")})
+    grid = LocalGrid(make_app(), 6)
+    strategy = Scheduled(Layers(), scheduler(), clients_per_round=6)
+    result = strategy.start(grid, model, num_rounds=2)
+    assert strategy.recorder.update_keys == ("w", "v")
+    for metrics in result.train_metrics_clientapp.values():
+        assert (metrics["adcs-trained"], metrics["adcs-refused"]) == (6, 0)
+    np.testing.assert_array_equal(result.arrays["v"].numpy(), 2.0)
 
 
 def test_equal_models_are_one() -> None:

@@ -511,12 +511,21 @@ class ReplyReader:
         return metrics[key]
 
     def refuse_unusual(
-        self, name: str, replies: dict[ClientId, Reply], record: RoundRecord, purpose: Purpose
+        self,
+        name: str,
+        replies: dict[ClientId, Reply],
+        record: RoundRecord,
+        purpose: Purpose,
+        layouts: Mapping[ClientId, Layout] | None = None,
     ) -> list[ClientId]:
-        """Remove and return the clients whose records differ from those of most others."""
+        """Remove and return the clients whose records differ from those of most others.
+
+        The layouts that are compared may be given; by default they are those of the replies.
+        """
         if not replies or "agreement" not in self.checks.enabled:
             return []
-        layouts = {client: reply.layout for client, reply in replies.items()}
+        if layouts is None:
+            layouts = {client: reply.layout for client, reply in replies.items()}
         usual = usual_layout(layouts.values(), self._layouts.get(name))
         unusual = self.unusual(name, layouts)
         if len(layouts) > 1 or name not in self._layouts:
@@ -659,8 +668,22 @@ class ReplyBatch(Generic[Reply]):
         self._reports[client] = report
         if purpose.model is not None and _expected_answer(purpose, reply) is None:
             self._trained[client] = reply
-            self._layouts[client] = reply.layout
+            self._layouts[client] = self._layout(reply, purpose.model)
         return True
+
+    def _layout(self, reply: ClientReply, sent: SentModel) -> Layout:
+        """Return the layout that must agree with those of others.
+
+        An aggregation of the user's own may send clients different parts of the model. Those that
+        return what they were sent agree.
+        """
+        model = self._purpose.model
+        if self._reader.checks.equal_metrics or model is None or sent is model:
+            return reply.layout
+        part, whole = tuple(sorted(sent.arrays)), tuple(sorted(model.arrays))
+        return tuple(
+            (name, kind, whole if keys == part else keys) for name, kind, keys in reply.layout
+        )
 
     def usable(self) -> list[ClientId]:
         """Return the clients whose replies can be aggregated if no more arrive, in their order."""
@@ -688,7 +711,10 @@ class ReplyBatch(Generic[Reply]):
         record.failed += [_entry(c, stage, self._failed[c]) for c in _sorted(self._failed)]
         record.refused += [_entry(c, stage, self._refused[c]) for c in _sorted(self._refused)]
         trained = {client: self._trained[client] for client in _sorted(self._trained)}
-        refused = set(self._reader.refuse_unusual("training", trained, record, self._purpose))
+        layouts = {client: self._layouts[client] for client in trained}
+        refused = set(
+            self._reader.refuse_unusual("training", trained, record, self._purpose, layouts)
+        )
         if stage == "training":
             refused |= self._reader.align_metrics(trained, record, stage)
         order = [client for client in _sorted(self._reports) if client not in refused]

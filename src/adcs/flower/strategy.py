@@ -59,6 +59,7 @@ from adcs.flower.transport import (
     new_message,
     probe_messages,
     read_arrays,
+    record_bytes,
     sent_bytes,
     sent_record,
 )
@@ -540,9 +541,10 @@ class Scheduled(Strategy):
             node: sent_record(message.content, self._record_name)
             for node, message in current.training.items()
         }
-        name, first = next(iter(sent.values()))
-        model = self._driver.set_model(read_arrays(first), self.arrays, name)
-        others = {node: each for node, each in sent.items() if not are_equal(each[1], first)}
+        # Of parts of a model, the largest.
+        name, largest = max(sent.values(), key=lambda each: record_bytes(each[1]))
+        model = self._driver.set_model(read_arrays(largest), self.arrays, name)
+        others = {node: each for node, each in sent.items() if not are_equal(each[1], largest)}
         if not others:
             return
 

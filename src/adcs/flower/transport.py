@@ -631,12 +631,21 @@ def content_bytes(content: RecordDict) -> int:
     total = 0
     for record in content.values():
         if isinstance(record, ArrayRecord):
-            total += sum(len(key) + len(array.data) for key, array in record.items())
+            total += record_bytes(record)
         elif len(record) > MAX_METRICS:
             total += 16 * len(record)
         else:
             total += sum(len(key) + _value_bytes(value) for key, value in record.items())
     return total
+
+
+def record_bytes(record: ArrayRecord) -> int:
+    """Return the bytes of an ArrayRecord: keys and arrays.
+
+    >>> record_bytes(ArrayRecord({"w": Array(np.zeros(2))})) - record_bytes(ArrayRecord())
+    145
+    """
+    return sum(len(key) + len(array.data) for key, array in record.items())
 
 
 def sent_bytes(messages: Iterable[Message]) -> int:
