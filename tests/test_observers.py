@@ -102,6 +102,42 @@ def test_listeners_implement_the_method_themselves_or_by_inheritance(events: Any
     assert listeners([quiet, loud], "on_selection") == [loud]
 
 
+class Raises(Observer):
+    """Fails in one of its methods, in the third round."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+    def fail(self, method: str, server_round: int = 2) -> None:
+        if (method, server_round) == (self.method, 2):
+            raise ConnectionError("no route to host")
+
+    def on_selection(self, event: SelectionEvent) -> None:
+        self.fail("on_selection", event.server_round)
+
+    def on_round(self, event: RoundEvent) -> None:
+        self.fail("on_round", event.server_round)
+
+    def on_evaluation(self, event: EvaluationEvent) -> None:
+        self.fail("on_evaluation", event.server_round)
+
+    def on_end(self) -> None:
+        self.fail("on_end")
+
+
+@pytest.mark.parametrize("method", ["on_selection", "on_round", "on_evaluation", "on_end"])
+def test_an_error_of_an_observer_names_it_when_all_have_the_event(events: Any, method: str) -> None:
+    sim = simulation(schedulers=["Uniform"])
+    sim.observers += [Raises(method), events, Raises(method)]
+    with pytest.raises(ConnectionError) as caught:
+        sim.run(4, eval_every=1)
+    assert caught.value.__notes__ == [
+        f"raised by {method} of the observer Raises",
+        f"ConnectionError: no route to host, raised by {method} of the observer Raises",
+    ]
+    assert events.events[-1][0] == method.removeprefix("on_")
+
+
 class Broken(adcs.Uniform):
     """Fails in round 2, in one of its methods."""
 

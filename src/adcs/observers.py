@@ -1,7 +1,8 @@
 """Observers of a run: what an engine announces in each round.
 
 The simulator and federations announce the same events. An observer subclasses `Observer` and
-implements the methods that it needs. Rounds are counted from 0, as in schedulers. A simulation has
+implements the methods that it needs. An error of an observer ends the run, with a note that names
+the observer. Rounds are counted from 0, as in schedulers. A simulation has
 several runs: events name the run that they belong to.
 """
 
@@ -148,6 +149,33 @@ class Observer:
 
     def on_end(self) -> None:
         """Called at the end of the run."""
+
+
+def announce(observers: Iterable[Observer], method: str, *event: object) -> None:
+    """Call a method of observers; raise the first error when all have been called.
+
+    The error says which observer has raised it.
+
+    >>> class Down(Observer):
+    ...     def on_end(self):
+    ...         raise ConnectionError("no route to host")
+    >>> try:
+    ...     announce([Down()], "on_end")
+    ... except ConnectionError as error:
+    ...     print(*error.__notes__)
+    raised by on_end of the observer Down
+    """
+    raised: list[Exception] = []
+    for observer in observers:
+        try:
+            getattr(observer, method)(*event)
+        except Exception as error:
+            error.add_note(f"raised by {method} of the observer {type(observer).__name__}")
+            raised.append(error)
+    for other in raised[1:]:
+        raised[0].add_note(f"{type(other).__name__}: {other}, {other.__notes__[-1]}")
+    if raised:
+        raise raised[0]
 
 
 def listeners(observers: Iterable[Observer], method: str) -> list[Observer]:

@@ -138,7 +138,9 @@ class RunFolder:
         _check_parts(folder.path)
         parts = [folder.path / part for part in PARTS]
         empty = [part.name for part in parts if part.is_dir() and not any(part.iterdir())]
-        refuse_foreign(folder.path, empty)
+        # A process that was killed while it wrote the config has left the file that it wrote.
+        left = [each.name for each in folder.path.glob(f".config.json.*{PART}")]
+        refuse_foreign(folder.path, [*empty, *left])
         for each in parts:
             make_folder(each)
         described = {"schema_version": SCHEMA_VERSION, **plain(config), "versions": versions()}

@@ -69,6 +69,14 @@ def test_a_restarted_server_continues_with_model_and_moments(
     np.testing.assert_array_equal(parts.w, whole.w)
 
 
+def test_a_server_that_dies_after_its_last_round_has_its_model(toy: Any, tmp_path: Path) -> None:
+    whole = toy.start(make(FedAvg(), tmp_path / "run"), toy.grid(), 3)
+    strategy = make(FedAvg(), tmp_path / "run")
+    again = toy.start(strategy, toy.grid(), 3 - strategy.rounds_done)
+    assert again.records == []
+    np.testing.assert_array_equal(again.w, whole.w)
+
+
 def test_strategies_with_state_and_load_state_are_restored(toy: Any, tmp_path: Path) -> None:
     for _ in range(2):
         base = Momentum()
@@ -125,6 +133,39 @@ def test_a_checkpoint_of_another_strategy_is_refused(toy: Any, tmp_path: Path) -
     toy.start(make(FedAdam(), tmp_path / "run"), toy.grid(), 1)
     with pytest.raises(ValueError, match="checkpoint is of another strategy than FedAvg"):
         make(FedAvg(), tmp_path / "run")
+    # FedYogi keeps arrays of the same names, which mean something else.
+    with pytest.raises(ValueError, match=r"than FedYogi, that of FedAdam\.m_t, FedAdam\.v_t:"):
+        make(FedYogi(), tmp_path / "run")
+
+    class Own(FedAdam):
+        def summary(self) -> None:
+            pass
+
+    make(Own(), tmp_path / "run")
+
+
+def test_moments_that_were_saved_without_names_are_restored(toy: Any, tmp_path: Path) -> None:
+    strategy = make(FedAdam(), tmp_path / "run")
+    toy.start(strategy, toy.grid(), 1)
+    named = strategy._strategy_state()
+    base = FedAdam()
+    make(base, None)._restore_strategy(named["values"])
+    assert base.m_t is named["values"][0]
+    with pytest.raises(ValueError, match="another strategy than FedAvg: choose"):
+        make(FedAvg(), None)._restore_strategy(named["values"])
+
+
+def test_a_server_that_was_killed_while_it_made_the_folder_starts_again(
+    toy: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "run" / "records").mkdir(parents=True)
+    (tmp_path / "run" / ".config.json.0123456789abcdef.part").write_text("{")
+    toy.start(make(FedAvg(), tmp_path / "run"), toy.grid(), 1)
+    assert len(list(RunFolder.open(tmp_path / "run").records())) == 1
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.part").write_text("mine")
+    with pytest.raises(FileExistsError, match="is not empty and holds no run"):
+        make(FedAvg(), tmp_path / "other")
 
 
 def test_only_what_has_changed_is_written(toy: Any, tmp_path: Path) -> None:

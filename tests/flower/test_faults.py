@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import fixedclipping_mod
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp.strategy import FedAdam, FedAvg, QFedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    QFedAvg,
+)
 
 import adcs
 from adcs import Sketcher
-from adcs.flower import LocalGrid, Scheduled
+from adcs.flower import LocalGrid, Scheduled, probe_mod
 
 SKETCH = Sketcher(size=64)
 ZEROS = np.zeros(6)
@@ -31,9 +37,16 @@ def sketched(**options: Any) -> Scheduled:
     return Scheduled(FedAvg(), scheduler, **{"clients_per_round": 3, **options})
 
 
-def everyone(**options: Any) -> Scheduled:
+class UsesLosses(adcs.Uniform):
+    """Selects at random, and observes training replies."""
+
+    observed_sources = adcs.Scheduler.observed_sources
+
+
+def everyone(scheduler: Any = None, **options: Any) -> Scheduled:
     """Train all clients in each round, without probes."""
-    return Scheduled(FedAvg(), adcs.Uniform(), **{"clients_per_round": 1.0, **options})
+    scheduler = UsesLosses() if scheduler is None else scheduler
+    return Scheduled(FedAvg(), scheduler, **{"clients_per_round": 1.0, **options})
 
 
 def garbage_array() -> ArrayRecord:
@@ -133,6 +146,62 @@ def test_a_reply_that_lacks_a_record_is_refused(toy: Any, missing: str) -> None:
     run = toy.start(everyone(partition_ids=False), grid, 1)
     assert len(run.records[0].trained) == 5
     assert "must have one" in run.records[0].refused[0]["reason"]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -1e300, [0.7, 0.5]])
+@pytest.mark.parametrize("scheduler", [adcs.Uniform, UsesLosses, adcs.ADCS, adcs.LiveADCS])
+@pytest.mark.parametrize("sketch", [None, SKETCH])
+def test_a_loss_that_is_no_number_belongs_to_a_check(
+    toy: Any, changed: Any, scheduler: Any, sketch: Any, loss: Any
+) -> None:
+    def tamper(reply: Message) -> Message:
+        if reply.has_content() and "arrays" in reply.content:
+            return changed(reply, metrics={"train_loss": loss})
+        answer = reply.content.get("adcs-answer", {}) if reply.has_content() else {}
+        if "norm" in answer:
+            return changed(reply, answer={**dict(answer), "loss": loss})
+        return reply
+
+    def run(**options: Any) -> Any:
+        has_sketch = issubclass(scheduler, (adcs.ADCS, adcs.LiveADCS))
+        made = scheduler(sketch=sketch) if has_sketch else scheduler()
+        grid = toy.grid()
+        for node in grid.nodes:
+            node.tamper = tamper
+        return toy.start(everyone(made, **options), grid, 1).records[0]
+
+    record = run()
+    if scheduler is adcs.Uniform:  # It does not use losses.
+        assert (len(record.trained), record.refused) == (6, [])
+        return
+    assert len(record.refused) >= 6
+    assert "leave 'losses' out of checks=" in record.refused[0]["reason"]
+    record = run(checks={"sizes", "shapes", "values"})
+    assert (len(record.trained), record.refused) == (6, [])
+
+
+def test_the_length_of_a_long_error_is_that_of_the_clients_text(toy: Any) -> None:
+    grid = toy.grid()
+    broken = toy.loss
+    text = "boom\n" + "x" * 10**6
+
+    def raises(w: np.ndarray, client: int) -> float:
+        if client == 2:
+            raise ValueError(text)
+        return float(broken(w, client))
+
+    toy.loss = raises
+    run = toy.start(everyone(), grid, 1)
+    reason = run.records[0].failed[0]["reason"]
+    assert len(reason) <= 200
+    assert int(re.search(r"\((\d+) characters\)$", reason)[1]) >= 10**6  # type: ignore[index]
+
+
+def test_a_mod_that_fails_on_probes_is_told_where_probe_mod_goes(toy: Any, caplog: Any) -> None:
+    base = DifferentialPrivacyClientSideFixedClipping(FedAvg(), 0.0, 1.0, 3)
+    grid = LocalGrid(toy.make_app([fixedclipping_mod, probe_mod]), 6)
+    toy.start(Scheduled(base, adcs.ADCS(sketch=SKETCH), clients_per_round=3), grid, 1)
+    assert caplog.text.count("which probe_mod removes: put probe_mod first, as ClientApp(") == 1
 
 
 def test_a_loss_that_the_strategy_uses_is_checked(toy: Any, changed: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
@@ -19,6 +19,8 @@ from flwr.serverapp.strategy import (
 
 import adcs
 from adcs.flower import Scheduled
+from adcs.observers import Observer
+from adcs.run_folder import RunFolder
 
 
 class Saves(FedAvg):
@@ -97,6 +99,121 @@ class Helper(FedAvg):
         result.train_metrics_clientapp[server_round] = metrics
 
 
+class NoEvaluation(FedAvg):
+    """Its `start` does not evaluate at clients, as that of many strategies."""
+
+    def start(self, grid: Any, initial_arrays: ArrayRecord, rounds: int = 2) -> Result:
+        result = Result()
+        result.arrays = initial_arrays
+        for server_round in range(1, rounds + 1):
+            messages = self.configure_train(server_round, result.arrays, ConfigRecord(), grid)
+            replies = grid.send_and_receive(messages)
+            result.arrays = self.aggregate_train(server_round, replies)[0] or result.arrays
+        return result
+
+
+def test_the_last_round_is_recorded_without_an_evaluation(toy: Any, tmp_path: Path) -> None:
+    for rounds, done in ((3, 3), (2, 5)):
+        strategy = Scheduled(
+            NoEvaluation(), adcs.Uniform(), clients_per_round=2, folder=tmp_path / "run"
+        )
+        strategy.start(toy.grid(), toy.initial(), rounds=rounds)
+        assert strategy.rounds_done == done
+        records = RunFolder.open(tmp_path / "run").records()
+        assert [line["server_round"] for line in records] == list(range(1, done + 1))
+
+
+class MoreArguments(FedAvg):
+    """Its `start` gives its hooks more than Flower's does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def configure_train(self, *args: Any, quality: float) -> Any:
+        self.seen.append(quality)
+        return super().configure_train(*args)
+
+    def aggregate_train(self, server_round: int, replies: Any, quality: float) -> Any:  # type: ignore[override]
+        self.seen.append(quality)
+        return super().aggregate_train(server_round, replies)
+
+    def configure_evaluate(self, *args: Any) -> Any:
+        self.seen.append(args[4])
+        return super().configure_evaluate(*args[:4])
+
+    def aggregate_evaluate(self, server_round: int, replies: Any, **more: Any) -> Any:
+        self.seen.append(more["quality"])
+        return super().aggregate_evaluate(server_round, replies)
+
+    def start(self, grid: Any, initial_arrays: ArrayRecord) -> Result:  # type: ignore[override]
+        config = ConfigRecord()
+        messages = self.configure_train(1, initial_arrays, config, grid, quality=0.5)
+        arrays, _ = self.aggregate_train(1, list(grid.send_and_receive(messages)), 0.6)
+        messages = self.configure_evaluate(1, arrays, config, grid, 0.7)
+        self.aggregate_evaluate(1, list(grid.send_and_receive(messages)), quality=0.8)
+        result = Result()
+        result.arrays = arrays
+        return result
+
+
+def test_hooks_may_take_more_arguments(toy: Any) -> None:
+    base = MoreArguments()
+    strategy = Scheduled(base, adcs.Uniform(), clients_per_round=2)
+    assert list(strategy.start(toy.grid(), toy.initial()).arrays) == ["w"]
+    assert base.seen == [0.5, 0.6, 0.7, 0.8]
+    plain = Scheduled(Helper(), adcs.Uniform(), clients_per_round=2)
+    with pytest.raises(TypeError, match="configure_train"):
+        plain.configure_train(1, toy.initial(), ConfigRecord(), toy.grid(), 0.5)
+
+
+class OwnModel(FedAdam):
+    """Its `start` makes the initial model itself."""
+
+    def start(self, grid: Any, rounds: int = 2) -> Result:  # type: ignore[override]
+        initial = ArrayRecord({"w": Array(np.zeros(6))})
+        return super().start(grid=grid, initial_arrays=initial, num_rounds=rounds)
+
+
+def test_a_start_that_makes_the_initial_model_resumes(toy: Any, tmp_path: Path) -> None:
+    def make(folder: Path | None) -> Scheduled:
+        return Scheduled(OwnModel(eta=0.1), adcs.Uniform(), clients_per_round=2, folder=folder)
+
+    whole = make(None).start(toy.grid(), rounds=5).arrays["w"].numpy()
+    make(tmp_path / "run").start(toy.grid(), rounds=3)
+    result = make(tmp_path / "run").start(toy.grid(), rounds=2)
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), whole)
+
+
+def test_a_round_without_replies_keeps_the_resumed_model(toy: Any, tmp_path: Path) -> None:
+    def make() -> Scheduled:
+        return Scheduled(OwnModel(), adcs.Uniform(), clients_per_round=2, folder=tmp_path / "run")
+
+    make().start(toy.grid(), rounds=2)
+    strategy = make()
+    saved = strategy.recorder.model
+    assert saved is not None
+    sent = []
+
+    class Silent(Observer):
+        def on_round(self, event: Any) -> None:
+            for node in grid.nodes:
+                node.tamper = None
+
+        def on_selection(self, event: Any) -> None:
+            model = strategy._driver.round.model  # type: ignore[union-attr]
+            sent.append(model.arrays["w"])  # type: ignore[union-attr]
+
+    strategy.observers.append(Silent())
+    grid = toy.grid()
+    for node in grid.nodes:
+        node.tamper = lambda reply: None if "metrics" in reply.content else reply
+    strategy.start(grid, rounds=3)
+    np.testing.assert_array_equal(sent[0], saved["w"])
+    np.testing.assert_array_equal(sent[1], saved["w"])
+    assert not np.array_equal(sent[2], saved["w"])
+
+
 def test_start_leaves_what_it_leaves_unscheduled(toy: Any, tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     (tmp_path / "scheduled").mkdir()
@@ -172,6 +289,34 @@ def test_a_start_that_is_set_on_the_object_is_refused() -> None:
     base.start = functools.partial(FedAvg.start, base)  # type: ignore[method-assign]
     with pytest.raises(ValueError, match=r"replaced on an object of FedAvg.*in a subclass"):
         Scheduled(base, adcs.Uniform(), clients_per_round=2)
+
+
+class SetsTimeout(FedAvg):
+    """Its `start` takes no timeout, and sets one."""
+
+    def start(self, grid: Any, initial_arrays: ArrayRecord) -> Result:  # type: ignore[override]
+        return super().start(grid=grid, initial_arrays=initial_arrays, num_rounds=1, timeout=7)
+
+
+def test_the_timeout_that_is_passed_to_flowers_loop_is_known(toy: Any, caplog: Any) -> None:
+    grid = toy.grid()
+    grid.nodes[0].delay = float("inf")
+    strategy = Scheduled(SetsTimeout(), adcs.ADCS(), clients_per_round=2)
+    strategy.start(grid, toy.initial())
+    assert grid.clock() == 7.0
+    assert "set probe_timeout=" not in caplog.text
+
+
+def test_a_timeout_that_cannot_be_known(toy: Any, caplog: Any) -> None:
+    for options, waited in (({}, 3600.0), ({"probe_timeout": 5}, 5.0), ({"deadline": 6.0}, 6.0)):
+        caplog.clear()
+        grid = toy.grid()
+        grid.nodes[0].delay = float("inf")
+        strategy = Scheduled(NoEvaluation(), adcs.ADCS(), clients_per_round=2, **options)
+        strategy.start(grid, toy.initial(), rounds=1)
+        assert grid.clock() == waited
+        sentence = "start of NoEvaluation has no parameter timeout: questions and probes wait up to"
+        assert caplog.text.count(sentence) == (waited == 3600.0)
 
 
 def test_arguments_that_are_passed_on_are_known(toy: Any) -> None:

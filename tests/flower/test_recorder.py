@@ -195,6 +195,29 @@ def test_an_unfinished_round_is_repeated(toy: Any, tmp_path: Path) -> None:
     assert make(tmp_path / "run", base=Interrupted()).rounds_done == 1
 
 
+@pytest.mark.parametrize("method", ["on_selection", "on_round", "on_evaluation"])
+def test_a_round_whose_observer_fails_is_recorded(toy: Any, tmp_path: Path, method: str) -> None:
+    class Webhook(Observer):
+        def fail(self, event: Any) -> None:
+            if event.server_round == 2:
+                raise ConnectionError("no route to host")
+
+    setattr(Webhook, method, Webhook.fail)
+    whole = toy.start(make(None), toy.grid(), 4)
+    strategy = make(tmp_path / "run")
+    strategy.observers.append(Webhook())
+    with pytest.raises(ConnectionError) as caught:
+        strategy.start(toy.grid(), toy.initial(), num_rounds=4)
+    assert caught.value.__notes__[0] == f"raised by {method} of the observer Webhook"
+    strategy = make(tmp_path / "run")
+    # A round whose clients have not trained is repeated.
+    assert strategy.rounds_done == (2 if method == "on_selection" else 3)
+    again = toy.start(strategy, toy.grid(), 4 - strategy.rounds_done)
+    np.testing.assert_array_equal(again.w, whole.w)
+    lines = list(RunFolder.open(tmp_path / "run").records())
+    assert [line["server_round"] for line in lines] == [1, 2, 3, 4]
+
+
 def test_a_folder_of_another_scheduler_is_refused(toy: Any, tmp_path: Path) -> None:
     toy.start(make(tmp_path / "run"), toy.grid(), 1)
     with pytest.raises(ValueError, match="choose another folder"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -542,6 +543,162 @@ def test_no_client_changes_the_precision_of_the_model(toy: Any, changed: Any) ->
     run = toy.start(Scheduled(FedAvg(), adcs.Uniform(), clients_per_round=6), grid, 2)
     assert run.w.dtype == np.float64
     assert [len(record.trained) for record in run.records] == [6, 6]
+
+
+class OwnEvaluation(FedAvg):
+    """Puts something into the config of evaluations, and has a handler of its own for them."""
+
+    def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        config["batch"] = 32
+        for each in super().configure_evaluate(server_round, arrays, config, grid):
+            yield Message(each.content, each.metadata.dst_node_id, "evaluate.own")
+
+
+def test_probes_for_losses_are_addressed_as_evaluations_are(toy: Any, caplog: Any) -> None:
+    configs = []
+    app = toy.app
+
+    @app.evaluate("own")
+    def evaluate(message: Message, context: Any) -> Message:
+        config = dict(message.content["config"])
+        configs.append((config["server-round"], config["batch"]))
+        client = context.node_config["partition-id"]
+        metrics = MetricRecord({"eval_loss": 1.0 + client, "num-examples": 10})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    scheduler = adcs.PowerOfChoice(candidates=6)
+    run = toy.start(Scheduled(OwnEvaluation(), scheduler, clients_per_round=2), toy.grid(), 3)
+    # Before the first evaluation, probes are those of Flower's own strategies.
+    assert sorted(toy.evaluated) == list(range(6))
+    assert [record.answered for record in run.records] == [list(range(6))] * 3
+    # Each round evaluates; those after the first also probe.
+    assert Counter(configs) == {(1, 32): 6, (2, 32): 12, (3, 32): 12}
+    assert "evaluate_config=" not in caplog.text
+
+
+def test_probes_that_lack_a_setting_of_evaluations_are_explained(toy: Any, caplog: Any) -> None:
+    class Needs(FedAvg):
+        def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+            config["batch"] = 32
+            return super().configure_evaluate(server_round, arrays, config, grid)
+
+    app = ClientApp(mods=[probe_mod])
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        metrics = MetricRecord({"train_loss": 1.0, "num-examples": 10})
+        content = RecordDict({"arrays": message.content["arrays"], "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Any) -> Message:
+        metrics = MetricRecord(
+            {"eval_loss": 1.0, "num-examples": message.content["config"]["batch"]}
+        )
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    def start(**options: Any) -> Any:
+        strategy = Scheduled(Needs(), adcs.PowerOfChoice(candidates=6), clients_per_round=2)
+        return toy.start(strategy, LocalGrid(app, 6), 2, **options)
+
+    [first, second] = start().records
+    assert (len(first.answered), len(second.answered)) == (0, len(second.probed))
+    assert caplog.text.count("give it to start as evaluate_config= for the first round") == 1
+    caplog.clear()
+    run = start(evaluate_config=ConfigRecord({"batch": 32}))
+    assert [len(record.answered) for record in run.records] == [6, 6]
+    assert "evaluate_config=" not in caplog.text
+
+
+class EvaluatesTwice(FedAvg):
+    """Has each node evaluate two sets of data."""
+
+    seen: list[tuple[Any, float]]
+
+    def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        for _ in ("validation", "test"):
+            yield from (
+                Message(m.content, m.metadata.dst_node_id, m.metadata.message_type)
+                for m in super().configure_evaluate(server_round, arrays, config, grid)
+            )
+
+    def aggregate_evaluate(self, server_round: int, replies: Any) -> Any:
+        replies = list(replies)
+        self.seen = [
+            (reply.metadata.src_node_id, reply.content["metrics"]["eval_acc"]) for reply in replies
+        ]
+        return super().aggregate_evaluate(server_round, replies)
+
+
+def test_all_evaluations_of_a_node_reach_the_strategy(toy: Any, changed: Any) -> None:
+    grid = toy.grid()
+    count = []
+
+    def second_is_worse(reply: Message) -> Message:
+        if not reply.has_content() or "arrays" in reply.content or "metrics" not in reply.content:
+            return reply
+        count.append(1)
+        return changed(reply, metrics={"eval_acc": 0.25}) if len(count) == 2 else reply
+
+    grid.nodes[5].tamper = second_is_worse
+    base = EvaluatesTwice()
+    run = toy.start(Scheduled(base, adcs.Uniform(), clients_per_round=2), grid, 1)
+    assert len(base.seen) == 2 * 6
+    assert sorted(acc for node, acc in base.seen if node == grid.nodes[5].node_id) == [1 / 6, 0.25]
+    [record] = run.records
+    assert record.evaluation["eval_acc"] == {c: 1.0 / (1.0 + c) for c in range(6)}
+
+
+def test_bad_evaluations_are_refused_one_by_one(toy: Any, changed: Any) -> None:
+    grid = toy.grid()
+    count = []
+
+    def first_is_bad(reply: Message) -> Message:
+        if not reply.has_content() or "arrays" in reply.content or "metrics" not in reply.content:
+            return reply
+        count.append(1)
+        return changed(reply, metrics={"eval_acc": math.nan}) if len(count) == 1 else reply
+
+    grid.nodes[5].tamper = first_is_bad
+    base = EvaluatesTwice()
+    run = toy.start(Scheduled(base, adcs.Uniform(), clients_per_round=2), grid, 1)
+    assert len(base.seen) == 2 * 6 - 1
+    [record] = run.records
+    assert [(entry["client"], entry["stage"]) for entry in record.refused] == [(5, "evaluation")]
+    assert record.evaluation["eval_acc"][5] == 1 / 6
+
+
+class SendsHalf(FedAvg):
+    """Sends the model as float16, to save bandwidth."""
+
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        half = {key: Array(array.numpy().astype(np.float16)) for key, array in arrays.items()}
+        return super().configure_train(server_round, ArrayRecord(half), config, grid)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_replies_of_a_higher_precision_are_averaged_as_they_are(
+    toy: Any, changed: Any, mixed: bool
+) -> None:
+    def make_grid() -> Any:
+        grid = toy.grid()
+        if mixed:
+            grid.nodes[3].tamper = lambda reply: (
+                changed(reply, w=reply.content["arrays"]["w"].numpy().astype(np.float32))
+                if reply.has_content() and "arrays" in reply.content
+                else reply
+            )
+        return grid
+
+    initial = ArrayRecord({"w": Array(np.full(6, 1 / 3))})
+    toy.initial = lambda: initial
+    plain = SendsHalf().start(make_grid(), initial, num_rounds=1).arrays["w"].numpy()
+    strategy = Scheduled(SendsHalf(), adcs.Uniform(), clients_per_round=6)
+    scheduled = toy.start(strategy, make_grid(), 1)
+    assert scheduled.w.dtype == np.float64
+    # Flower averages in the precision of the reply that it gets first, in any order.
+    np.testing.assert_allclose(scheduled.w, plain, rtol=1e-5 if mixed else 1e-12)
+    assert [len(record.trained) for record in scheduled.records] == [6]
 
 
 def test_numbers_of_examples_in_a_probe_are_used(toy: Any) -> None:

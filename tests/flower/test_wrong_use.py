@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    FedXgbCyclic,
+)
 
 import adcs
 from adcs.flower import LocalGrid, Scheduled, probe_mod
@@ -130,6 +135,39 @@ def test_results_of_a_strategy(toy: Any, strategy: Any, sentence: str) -> None:
         scheduled(strategy).start(toy.grid(), toy.initial(), num_rounds=1)
 
 
+def test_a_strategy_that_selects_by_itself_is_named(toy: Any, caplog: Any) -> None:
+    cyclic = FedXgbCyclic(fraction_evaluate=0.0)
+    scheduled(cyclic).start(toy.grid(), toy.initial(), num_rounds=2)
+    sentence = "FedXgbCyclic addresses 1 of 6 nodes in a round of 3 clients: the scheduler has no"
+    assert caplog.text.count(sentence) == 1
+    caplog.clear()
+    scheduled(Configures(lambda sent: sent[:4])).start(toy.grid(), toy.initial(), num_rounds=1)
+    assert "no choice" not in caplog.text
+
+
+def test_a_strategy_that_aggregates_nothing_is_named_when_the_run_stops(toy: Any) -> None:
+    bulyan = Bulyan(num_malicious_nodes=1, fraction_evaluate=0.0)  # It needs seven replies.
+    with pytest.raises(RuntimeError, match=r"nothing from 3 replies \(2 times\)$"):
+        scheduled(bulyan, stop_after=2).start(toy.grid(), toy.initial(), num_rounds=3)
+
+
+def test_evaluations_of_a_strategy(toy: Any) -> None:
+    class Evaluates(FedAvg):
+        result: Any = None
+
+        def aggregate_evaluate(self, *args: Any) -> Any:
+            return self.result
+
+    base = Evaluates()
+    for base.result in (None, {"a": 1.0}, MetricRecord()):
+        scheduled(base).start(toy.grid(), toy.initial(), num_rounds=1)
+    base.result = (None, None)
+    with pytest.raises(
+        ValueError, match=r"aggregate_evaluate of Evaluates must return .* got tuple"
+    ):
+        scheduled(base).start(toy.grid(), toy.initial(), num_rounds=1)
+
+
 def test_a_strategy_may_return_no_model_or_no_metrics(toy: Any) -> None:
     for change, trained in (
         (lambda arrays, metrics: (None, metrics), 0),
@@ -148,6 +186,15 @@ def test_another_model_in_the_same_folder_is_named(toy: Any, tmp_path: Any, capl
     other = ArrayRecord({"v": Array(np.zeros(3))})
     scheduled(folder=tmp_path / "run").start(toy.grid(), other, num_rounds=1)
     assert "initial_arrays is another model than that of the folder, ['w']" in caplog.text
+
+
+def test_a_model_of_another_shape_in_the_same_folder_is_named(
+    toy: Any, tmp_path: Any, caplog: Any
+) -> None:
+    scheduled(folder=tmp_path / "run").start(toy.grid(), toy.initial(), num_rounds=1)
+    other = ArrayRecord({"w": Array(np.zeros((2, 6)))})
+    scheduled(folder=tmp_path / "run").start(toy.grid(), other, num_rounds=1)
+    assert "whose array 'w' has shape (6,), not (2, 6): to train it, choose" in caplog.text
 
 
 def test_a_file_is_no_folder(tmp_path: Any) -> None:

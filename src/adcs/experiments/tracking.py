@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from adcs._validation import check_choice
-from adcs.observers import EvaluationEvent, Observer
+from adcs.observers import EvaluationEvent, Observer, announce
 from adcs.run_folder import Line, RunFolder
 from adcs.trackers import MLflow, TensorBoard, Tracker, WandB
 from adcs.trackers.tracker import identifier
@@ -62,8 +62,7 @@ def following(folder: RunFolder, observers: Sequence[Observer]) -> Iterator[Call
         yield follower.announce
     finally:
         follower.announce()
-        for observer in observers:
-            observer.on_end()
+        announce(observers, "on_end")
 
 
 class RecordFollower:
@@ -108,5 +107,4 @@ class RecordFollower:
     def _announce(self, line: Line) -> None:
         record = line.record
         event = EvaluationEvent(record["scheduler"], record["seed"], record["server_round"], record)
-        for observer in self._observers:
-            observer.on_evaluation(event)
+        announce(self._observers, "on_evaluation", event)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from glob import escape
 from typing import Any, Generic, Literal, TypeVar
@@ -41,6 +41,7 @@ CHECKS = {
     "zeros": "the arrays are not all zero",
     "agreement": "a reply has the records and arrays that most other replies have",
     "examples": "the number of examples is positive and plausible",
+    "losses": "a loss that the scheduler uses is a finite number of at most 1e30",
 }
 """What replies are checked for, by name; settings switch checks on and off by these names."""
 
@@ -192,10 +193,11 @@ def check_arrays(
     model: SentModel,
     checks: Collection[str] = ALL_CHECKS,
 ) -> Arrays:
-    """Return a reply's arrays in the model's precision, or raise `Refused`.
+    """Return a reply's arrays in at least the model's precision, or raise `Refused`.
 
-    Floating-point arrays of another precision are converted: one client's float16 would make the
-    average float16.
+    Floating-point arrays of a lower precision are converted: one client's float16 would make the
+    average float16. Those of a higher one are left as they are: a model that is sent as float16 to
+    save bandwidth may be trained in float32.
 
     Parameters
     ----------
@@ -234,7 +236,7 @@ def check_arrays(
             check_values(key, values)
         same_kind = sent is not None and values.dtype.kind == sent.dtype.kind == "f"
         if sent is not None and same_kind and values.dtype != sent.dtype:
-            values = _as_type(key, values, sent.dtype, checks)
+            values = _with_precision(key, values, sent.dtype, checks)
         checked[key] = values
     floating = [key for key, array in checked.items() if array.dtype.kind == "f"]
     all_zero = floating and not any(checked[key].any() for key in floating)
@@ -245,16 +247,19 @@ def check_arrays(
     return checked
 
 
-def _as_type(
+def _with_precision(
     key: str, values: NDArray[Any], dtype: np.dtype[Any], checks: Collection[str]
 ) -> NDArray[Any]:
-    """Return an array in another precision; raise `Refused` if it has numbers that do not fit."""
-    with np.errstate(over="ignore"):
-        converted = values.astype(dtype)
-    if "values" in checks and not np.isfinite(converted).all():
+    """Return an array in a precision, or in its own if that is higher and its numbers fit."""
+    if np.promote_types(values.dtype, dtype) == dtype:
+        return values.astype(dtype)
+    if "values" in checks and values.size:
         largest = max(float(values.max()), -float(values.min()))
-        raise Refused("values", f"array {key!r} must fit into {dtype}, got {largest:g}")
-    return converted
+        with np.errstate(over="ignore"):
+            fits = bool(np.isfinite(np.asarray(largest).astype(dtype)))
+        if not fits:
+            raise Refused("values", f"array {key!r} must fit into {dtype}, got {largest:g}")
+    return values
 
 
 def _check_shape(key: str, values: NDArray[Any], sent: NDArray[Any], *, is_parameter: bool) -> None:
@@ -310,6 +315,8 @@ class Purpose:
         How the update in that answer is sketched; None if it has the norm alone.
     signals
         The signals that an evaluation is asked for.
+    model_of
+        Returns the model that a client was sent, where not all were sent `model`.
 
     Examples
     --------
@@ -323,6 +330,13 @@ class Purpose:
     expects_answer: bool = False
     sketch: Sketcher | None = None
     signals: frozenset[str] = frozenset({"loss"})
+    model_of: Callable[[ClientId], SentModel] | None = None
+
+    def of(self, client: ClientId) -> Purpose:
+        """Return what one client was asked for."""
+        if self.model_of is None:
+            return self
+        return replace(self, model=self.model_of(client), model_of=None)
 
 
 class ClientReply(ABC):

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from adcs._types import ClientId
 from adcs.federated.messages import Purpose, SentModel, clean_text
 from adcs.federated.replies import ReplyChecks, metric_signals
 from adcs.reports.report import PER_CLASS, SIGNALS
@@ -50,6 +51,8 @@ class ProbeQuestion:
         The names of the loss and of the number of examples in the metrics of training.
     arrays
         Shell patterns of the arrays that make up the update; None takes all parameters.
+    record
+        The name of the record in which the model travels; empty takes the first.
 
     Examples
     --------
@@ -63,6 +66,7 @@ class ProbeQuestion:
     loss_key: str = ""
     weight_key: str = ""
     arrays: tuple[str, ...] | None = None
+    record: str = ""
 
     def encode(self) -> dict[str, Any]:
         """Return the question as it travels: strings, integers, truth values and a list."""
@@ -70,6 +74,8 @@ class ProbeQuestion:
         if self.partition:
             return wire
         wire |= {"loss-key": self.loss_key, "weight-key": self.weight_key}
+        if self.record:
+            wire["record"] = self.record
         if self.arrays is not None:
             wire["arrays"] = list(self.arrays)
         if self.sketch is not None:
@@ -101,7 +107,8 @@ class ProbeQuestion:
                 seed=int(wire["sketch-seed"]),
             )
         arrays = tuple(wire["arrays"]) if "arrays" in wire else None
-        return cls(False, sketch, wire["loss-key"], wire["weight-key"], arrays)
+        record = wire.get("record", "")  # Servers of earlier versions do not name it.
+        return cls(False, sketch, wire["loss-key"], wire["weight-key"], arrays, record)
 
 
 def answer_partition(partition: object) -> dict[str, Any]:
@@ -191,7 +198,13 @@ class Probe:
         return self.handler == "train" and self.question is None
 
 
-def plan_probe(request: Request, server_round: int, model: SentModel, checks: ReplyChecks) -> Probe:
+def plan_probe(
+    request: Request,
+    server_round: int,
+    model: SentModel,
+    checks: ReplyChecks,
+    model_of: Callable[[ClientId], SentModel] | None = None,
+) -> Probe:
     """Return the probe for a request.
 
     Parameters
@@ -202,6 +215,8 @@ def plan_probe(request: Request, server_round: int, model: SentModel, checks: Re
         The model that clients train.
     checks
         The keys of the loss and of the number of examples.
+    model_of
+        As of `Purpose`.
 
     Examples
     --------
@@ -216,10 +231,12 @@ def plan_probe(request: Request, server_round: int, model: SentModel, checks: Re
         return Probe(Purpose("probe", server_round, signals=request.signals), "evaluate")
     wants_update = "update" in request.signals
     if wants_update and request.sketch is None:
-        return Probe(Purpose("probe", server_round, model), "train")
+        return Probe(Purpose("probe", server_round, model, model_of=model_of), "train")
     sketch = request.sketch if wants_update else None
     question = ProbeQuestion(
-        False, sketch, checks.loss_key, checks.weight_key or "", model.patterns
+        False, sketch, checks.loss_key, checks.weight_key or "", model.patterns, model.record_name
     )
-    purpose = Purpose("probe", server_round, model, expects_answer=True, sketch=sketch)
+    purpose = Purpose(
+        "probe", server_round, model, expects_answer=True, sketch=sketch, model_of=model_of
+    )
     return Probe(purpose, "train", question)

@@ -44,6 +44,8 @@ class RoundRecord:
         Why they were selected and others were not, for `adcs explain`; empty if not recorded.
     trained
         The clients whose replies were aggregated.
+    unused
+        Clients whose usable replies the strategy was given, and made no model of.
     refused
         Replies withheld from scheduler and strategy: client, stage, reason.
     failed
@@ -86,6 +88,7 @@ class RoundRecord:
     cohort: Cohort = field(default_factory=lambda: Cohort((), ()))
     choice: dict[str, Any] = field(default_factory=dict)
     trained: list[ClientId] = field(default_factory=list)
+    unused: list[ClientId] = field(default_factory=list)
     refused: list[dict[str, Any]] = field(default_factory=list)
     failed: list[dict[str, Any]] = field(default_factory=list)
     timed_out: dict[str, list[ClientId]] = field(default_factory=dict)
@@ -172,6 +175,8 @@ def why_idle(records: Iterable[RoundRecord]) -> str:
         silent = sum(len(clients) for clients in record.timed_out.values())
         if silent:
             reasons["no answer in time"] += silent
+        if record.unused:
+            reasons[f"the strategy aggregated nothing from {len(record.unused)} replies"] += 1
         if not (entries or silent or record.cohort.clients):
             reasons["no client could be asked"] += 1
     return "; ".join(
@@ -495,6 +500,7 @@ class Recorder:
             "diagnostics": record.cohort.diagnostics,
             **({"choice": record.choice} if record.choice else {}),
             "trained": record.trained,
+            **({"unused": record.unused} if record.unused else {}),
             "refused": record.refused,
             "failed": record.failed,
             "timed_out": record.timed_out,

@@ -129,8 +129,11 @@ def check_metrics(
     """
     if checks.weight_key is not None:
         _check_examples(_number(metrics, checks.weight_key), checks, limit)
-    if checks.loss_key in metrics:
-        _loss(metrics, checks.loss_key)
+    if checks.loss_key in metrics and "losses" in checks.enabled:
+        try:
+            _loss(metrics, checks.loss_key)
+        except ValueError as error:
+            raise Refused("losses", str(error)) from None
     required = checks.required_loss_key
     if required is not None and _loss(metrics, required) < 0:
         raise ValueError(f"{required} must not be negative, got {metrics[required]:g}")
@@ -167,6 +170,17 @@ def _loss(metrics: Mapping[str, Any], key: str) -> float:
     if not abs(loss) <= MAX_VALUE:
         raise ValueError(f"{key} must be finite and at most {MAX_VALUE:g}, got {loss:g}")
     return loss
+
+
+def usable_loss(value: object) -> float | None:
+    """Return a loss that a scheduler can use; None if there is none.
+
+    >>> usable_loss(0.5), usable_loss(float("nan")), usable_loss([0.5, 0.4])
+    (0.5, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if abs(_as_float(value)) <= MAX_VALUE else None
 
 
 def metric_signals(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,6 +233,8 @@ class ReplyReader:
         What is checked.
     examples
         The number of examples that each client has reported so far.
+    uses_losses
+        Whether the scheduler uses the losses of training replies; if not, they are not checked.
 
     Examples
     --------
@@ -233,9 +249,14 @@ class ReplyReader:
     """
 
     def __init__(
-        self, checks: ReplyChecks, examples: Mapping[ClientId, float] | None = None
+        self,
+        checks: ReplyChecks,
+        examples: Mapping[ClientId, float] | None = None,
+        *,
+        uses_losses: bool = True,
     ) -> None:
         self.checks = checks
+        self.uses_losses = uses_losses
         self.examples = {} if examples is None else examples
         self._without_losses = checks.without_losses()
         self._layouts: dict[str, Layout] = {}  # the usual layout of earlier rounds
@@ -284,15 +305,33 @@ class ReplyReader:
         return batch.finish(record)
 
     def read_evaluations(
-        self, replies: Mapping[ClientId, Reply], record: RoundRecord
+        self, replies: Iterable[tuple[ClientId, Reply]], record: RoundRecord
+    ) -> list[tuple[ClientId, Reply]]:
+        """Return the evaluation replies that can be used, sorted by client.
+
+        A client may have sent several, for example of two sets of data.
+        """
+        numbered: dict[ClientId, tuple[ClientId, Reply]] = dict(enumerate(_by_client(replies)))
+        found = RoundRecord()
+        usable = self._read_numbered(numbered, found)
+        for entry in (*found.refused, *found.failed):
+            entry["client"] = numbered[entry["client"]][0]
+        record.refused += found.refused
+        record.failed += found.failed
+        record.metrics_left_out = sorted({*record.metrics_left_out, *found.metrics_left_out})
+        return [numbered[number] for number in usable]
+
+    def _read_numbered(
+        self, numbered: Mapping[ClientId, tuple[ClientId, Reply]], record: RoundRecord
     ) -> dict[ClientId, Reply]:
-        """Return the evaluation replies that can be used."""
+        """Return the usable evaluations by their number; the record has numbers for clients."""
         usable: dict[ClientId, Reply] = {}
         purpose = Purpose("evaluation", 0)
         checks = self._without_losses
-        readable = self._readable(replies, record)
-        stated = {client: self.stated_examples(reply) for client, reply in readable.items()}
-        limit = self.examples_limit(stated)
+        readable = self._readable({i: reply for i, (_, reply) in numbered.items()}, record)
+        limit = self.examples_limit(
+            {numbered[i][0]: self.stated_examples(reply) for i, reply in readable.items()}
+        )
         for client, reply in readable.items():
             try:
                 if self.checks.weight_key is not None and "records" in self.checks.enabled:
@@ -311,10 +350,9 @@ class ReplyReader:
     def _readable(
         self, replies: Mapping[ClientId, Reply], record: RoundRecord
     ) -> dict[ClientId, Reply]:
-        """Return the evaluations that have a content of bounded size, sorted by client."""
+        """Return the evaluations that have a content of bounded size."""
         readable: dict[ClientId, Reply] = {}
-        for client in _sorted(replies):
-            reply = replies[client]
+        for client, reply in replies.items():
             if reply.error is not None:
                 record.failed.append(_entry(client, "evaluation", reply.error))
                 continue
@@ -376,7 +414,9 @@ class ReplyReader:
         if self.checks.weight_key is not None and "records" in self.checks.enabled:
             reply.check_records(arrays=True)
         metrics = reply.metrics
-        check_metrics(metrics, self.checks, math.inf)
+        uses_losses = self.uses_losses or purpose.stage == "probe"
+        checks = self.checks if uses_losses else replace(self.checks, loss_key="")
+        check_metrics(metrics, checks, math.inf)
         arrays = reply.checked_arrays(purpose.model, self.checks.enabled)
         signals: dict[str, Any] = {}
         if with_update and purpose.model.keys:
@@ -401,7 +441,7 @@ class ReplyReader:
         return ClientReport(
             client,
             purpose.server_round,
-            loss=metrics.get(self.checks.loss_key),
+            loss=usable_loss(metrics.get(self.checks.loss_key)),
             examples=None if weight_key is None else metrics[weight_key],
             **{**signals, **metric_signals(metrics)},
         )
@@ -426,12 +466,19 @@ class ReplyReader:
         return ClientReport(
             client,
             purpose.server_round,
-            loss=answer.get("loss"),
+            loss=self._answered_loss(client, purpose, answer.get("loss")),
             norm=None if purpose.sketch is not None else answer.get("norm"),
             sketch=sketch,
             examples=answer.get("examples"),
             **{"compute_seconds": answer.get("seconds"), **metric_signals(answer)},
         )
+
+    def _answered_loss(self, client: ClientId, purpose: Purpose, loss: Any) -> Any:
+        """Return the loss in a probe handler's answer after its check."""
+        reason = validate_report(ClientReport(client, purpose.server_round, loss=loss))
+        if reason is not None and "losses" in self.checks.enabled:
+            raise Refused("losses", reason)
+        return None if reason is not None else loss
 
     def _evaluation_report(
         self, client: ClientId, purpose: Purpose, metrics: Mapping[str, Any]
@@ -464,12 +511,21 @@ class ReplyReader:
         return metrics[key]
 
     def refuse_unusual(
-        self, name: str, replies: dict[ClientId, Reply], record: RoundRecord, purpose: Purpose
+        self,
+        name: str,
+        replies: dict[ClientId, Reply],
+        record: RoundRecord,
+        purpose: Purpose,
+        layouts: Mapping[ClientId, Layout] | None = None,
     ) -> list[ClientId]:
-        """Remove and return the clients whose records differ from those of most others."""
+        """Remove and return the clients whose records differ from those of most others.
+
+        The layouts that are compared may be given; by default they are those of the replies.
+        """
         if not replies or "agreement" not in self.checks.enabled:
             return []
-        layouts = {client: reply.layout for client, reply in replies.items()}
+        if layouts is None:
+            layouts = {client: reply.layout for client, reply in replies.items()}
         usual = usual_layout(layouts.values(), self._layouts.get(name))
         unusual = self.unusual(name, layouts)
         if len(layouts) > 1 or name not in self._layouts:
@@ -597,6 +653,7 @@ class ReplyBatch(Generic[Reply]):
         self.nbytes += reply.nbytes
         reader, purpose = self._reader, self._purpose if purpose is None else purpose
         try:
+            purpose = purpose.of(client)
             if "sizes" in reader.checks.enabled:
                 reply.check_sizes(purpose.model)
             self._stated[client] = reader.stated_examples(reply)
@@ -611,8 +668,22 @@ class ReplyBatch(Generic[Reply]):
         self._reports[client] = report
         if purpose.model is not None and _expected_answer(purpose, reply) is None:
             self._trained[client] = reply
-            self._layouts[client] = reply.layout
+            self._layouts[client] = self._layout(reply, purpose.model)
         return True
+
+    def _layout(self, reply: ClientReply, sent: SentModel) -> Layout:
+        """Return the layout that must agree with those of others.
+
+        An aggregation of the user's own may send clients different parts of the model. Those that
+        return what they were sent agree.
+        """
+        model = self._purpose.model
+        if self._reader.checks.equal_metrics or model is None or sent is model:
+            return reply.layout
+        part, whole = tuple(sorted(sent.arrays)), tuple(sorted(model.arrays))
+        return tuple(
+            (name, kind, whole if keys == part else keys) for name, kind, keys in reply.layout
+        )
 
     def usable(self) -> list[ClientId]:
         """Return the clients whose replies can be aggregated if no more arrive, in their order."""
@@ -640,7 +711,10 @@ class ReplyBatch(Generic[Reply]):
         record.failed += [_entry(c, stage, self._failed[c]) for c in _sorted(self._failed)]
         record.refused += [_entry(c, stage, self._refused[c]) for c in _sorted(self._refused)]
         trained = {client: self._trained[client] for client in _sorted(self._trained)}
-        refused = set(self._reader.refuse_unusual("training", trained, record, self._purpose))
+        layouts = {client: self._layouts[client] for client in trained}
+        refused = set(
+            self._reader.refuse_unusual("training", trained, record, self._purpose, layouts)
+        )
         if stage == "training":
             refused |= self._reader.align_metrics(trained, record, stage)
         order = [client for client in _sorted(self._reports) if client not in refused]
@@ -681,6 +755,10 @@ def _expected_answer(purpose: Purpose, reply: ClientReply) -> dict[str, Any] | N
 def _sorted(clients: Iterable[ClientId]) -> list[ClientId]:
     # The order of arrival would show in the last bits of an average.
     return sorted(clients, key=lambda client: (isinstance(client, str), client))
+
+
+def _by_client(replies: Iterable[tuple[ClientId, Reply]]) -> list[tuple[ClientId, Reply]]:
+    return sorted(replies, key=lambda pair: (isinstance(pair[0], str), pair[0]))
 
 
 def _entry(client: ClientId, stage: Stage, reason: str | ValueError) -> dict[str, Any]:

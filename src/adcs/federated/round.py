@@ -42,7 +42,7 @@ from adcs.federated.replies import (
     has_weights,
 )
 from adcs.federated.warn_once import WarnOnce
-from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent
+from adcs.observers import EvaluationEvent, Observer, RoundEvent, SelectionEvent, announce
 from adcs.reports.report import SIGNALS, ClientReport
 from adcs.reports.sketch import Sketcher, default_sketch
 from adcs.run_folder import Ledger
@@ -136,6 +136,8 @@ class Round(Generic[Reply]):
         The record of the round.
     model
         The model that is sent; None if the strategy addresses no client.
+    model_of
+        Returns the model that a client is sent, where not all are sent `model`.
     clients
         The clients that may be asked.
     request
@@ -161,6 +163,7 @@ class Round(Generic[Reply]):
     server_round: int
     record: RoundRecord = field(default_factory=RoundRecord)
     model: SentModel | None = None
+    model_of: Callable[[ClientId], SentModel] | None = None
     clients: tuple[ClientId, ...] = ()
     request: Request = field(default_factory=Request)
     answers: ReplyBatch[Reply] | None = None
@@ -168,6 +171,11 @@ class Round(Generic[Reply]):
     early_clients: tuple[ClientId, ...] = ()
     replies: ReplyBatch[Reply] | None = None
     done: bool = False
+
+    @property
+    def training(self) -> Purpose:
+        """What the training messages ask for."""
+        return Purpose("training", self.server_round, self.model, model_of=self.model_of)
 
 
 class RoundDriver(Generic[Reply]):
@@ -236,7 +244,12 @@ class RoundDriver(Generic[Reply]):
         self.round: Round[Reply] | None = None
         self.stop_after = stop_after
         self._idle: list[RoundRecord] = []  # the last rounds, if no client has trained in them
-        self._reader = ReplyReader(checks, recorder.examples)
+        observes = "training" in scheduler.observed_sources
+        self._reader = ReplyReader(
+            checks,
+            recorder.examples,
+            uses_losses=observes and "loss" in scheduler.training_signals,
+        )
         self.sketch_above = sketch_above
         self._announced_sketch = 0  # the size of updates for which it was logged
         self._sketch: Sketcher | None = scheduler.sketch
@@ -442,6 +455,12 @@ class RoundDriver(Generic[Reply]):
         started = time.perf_counter()
         record.cohort = self.scheduler.select(current.server_round, candidates, m, pending)
         record.schedule_seconds += time.perf_counter() - started
+        summed = not record.cohort.normalise and self.unweighted is None
+        if summed and current.model_of is not None:
+            raise ValueError(
+                f"{type(self.scheduler).__name__} selects cohorts that are not normalised, whose "
+                "update is a sum of changes of one model, and clients are sent different ones"
+            )
         current.early_replies = {
             client: current.early_replies[client]
             for client in record.cohort.clients
@@ -461,8 +480,7 @@ class RoundDriver(Generic[Reply]):
                 cohort=record.cohort,
                 backing_off=tuple(record.backing_off),
             )
-            for observer in self.observers:
-                observer.on_selection(selection)
+            announce(self.observers, "on_selection", selection)
         return record.cohort
 
     def read_reply(self, client: ClientId, reply: Reply, purpose: Purpose | None = None) -> bool:
@@ -488,9 +506,10 @@ class RoundDriver(Generic[Reply]):
     def _training_batch(self) -> ReplyBatch[Reply]:
         current = self._current()
         if current.replies is None:
-            purpose = Purpose("training", current.server_round, current.model)
             observes = "training" in self.scheduler.observed_sources
-            current.replies = self._reader.batch(purpose, sketch=self._sketch, with_update=observes)
+            current.replies = self._reader.batch(
+                current.training, sketch=self._sketch, with_update=observes
+            )
         return current.replies
 
     def observe_training(
@@ -543,17 +562,21 @@ class RoundDriver(Generic[Reply]):
         self._record_failures("training", list(asked_once), list(trained))
         return usable.trained
 
-    def finish_training(self, trained: Iterable[ClientId]) -> RoundRecord:
+    def finish_training(
+        self, trained: Iterable[ClientId], unused: Iterable[ClientId] = ()
+    ) -> RoundRecord:
         """End the training of the round; return its record.
 
         Parameters
         ----------
         trained
             The clients whose replies were aggregated.
+        unused
+            The clients whose usable replies the strategy made no model of.
         """
         current = self._current()
         record = current.record
-        record.trained = list(trained)
+        record.trained, record.unused = list(trained), list(unused)
         record.costs.extra_updates -= len(record.trained)
         record.log_problems(self.warn_once.log, current.server_round + 1)
         current.done = True
@@ -568,8 +591,7 @@ class RoundDriver(Generic[Reply]):
                 costs=record.costs,
                 record=record,
             )
-            for observer in self.observers:
-                observer.on_round(finished)
+            announce(self.observers, "on_round", finished)
         self._stop_if_idle(record)
         return record
 
@@ -590,12 +612,23 @@ class RoundDriver(Generic[Reply]):
         self, replies: Mapping[ClientId, Reply]
     ) -> tuple[dict[ClientId, Reply], dict[str, dict[ClientId, float]]]:
         """Return the evaluation replies to aggregate, and their metrics by client."""
+        usable, evaluation = self.observe_evaluations(list(replies.items()))
+        return dict(usable), evaluation
+
+    def observe_evaluations(
+        self, replies: Iterable[tuple[ClientId, Reply]]
+    ) -> tuple[list[tuple[ClientId, Reply]], dict[str, dict[ClientId, float]]]:
+        """Like `observe_evaluation`, where clients may have sent several replies.
+
+        The metrics of a client are those of its first usable reply.
+        """
         record = RoundRecord() if self.round is None else self.round.record
         usable = self._reader.read_evaluations(replies, record)
         record.log_problems(self.warn_once.log, self.recorder.rounds_done + 1)
-        record.evaluation = metrics_by_client(
-            {client: reply.metrics for client, reply in usable.items()}, self.checks.weight_key
-        )
+        first: dict[ClientId, Mapping[str, Any]] = {}
+        for client, reply in usable:
+            first.setdefault(client, reply.metrics)
+        record.evaluation = metrics_by_client(first, self.checks.weight_key)
         return usable, record.evaluation
 
     def close(self) -> None:
@@ -604,15 +637,15 @@ class RoundDriver(Generic[Reply]):
         if current is None or not current.done:
             return
         line = self.recorder.close(current.record, current.clients)
-        for observer in self.observers:
-            observer.on_evaluation(
-                EvaluationEvent(self._run, self.scheduler.seed, current.server_round, line)
-            )
+        event = EvaluationEvent(self._run, self.scheduler.seed, current.server_round, line)
+        announce(self.observers, "on_evaluation", event)
 
     def end(self) -> None:
-        """Announce the end of the run."""
-        for observer in self.observers:
-            observer.on_end()
+        """Announce the end of the run; a round that is done and still open is recorded first."""
+        try:
+            self.close()
+        finally:
+            announce(self.observers, "on_end")
 
     @property
     def _run(self) -> str:

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from adcs._types import ClientId
 from adcs.federated.buffer import Buffer, Work, relative_weights
-from adcs.federated.messages import Exchange, Purpose
+from adcs.federated.messages import Exchange
 from adcs.federated.round import RoundDriver
 from adcs.federated.waiting import Deadline
 from adcs.flower.over_selection import FirstReplies, Received, check_normalised
@@ -78,7 +78,12 @@ class BufferedTraining:
         started = clock()
         cohort = this_round.record.cohort
         check_normalised(cohort, "mode=Buffered")
-        purpose = Purpose("training", this_round.server_round, this_round.model)
+        if this_round.model_of is not None:
+            raise ValueError(
+                "mode=Buffered needs one model for all nodes, to which old replies are moved: "
+                "configure_train sends them different ones"
+            )
+        purpose = this_round.training
         weights = relative_weights(cohort)
         received = Received(Exchange(), buffer=Buffer(self._mode))
         buffer = received.buffer

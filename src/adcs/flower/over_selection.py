@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from adcs._types import ClientId
 from adcs.federated.buffer import Buffer
-from adcs.federated.messages import Exchange, Purpose
+from adcs.federated.messages import Exchange
 from adcs.federated.round import RoundDriver
 from adcs.federated.waiting import Deadline, Wait
 from adcs.flower.receive import ReplyStream, clock_of
@@ -116,7 +116,7 @@ class FirstReplies:
             rest = [client for client in cohort.clients if client not in early]
             return Received(Exchange(outrun=[*unneeded, *rest]))
         clock = clock_of(grid)
-        purpose = Purpose("training", this_round.server_round, this_round.model)
+        purpose = this_round.training
         longest = math.inf if timeout is None else timeout
         wait = Wait(asked, needed, cohort.awaited, self._deadline, longest)
         stream, sent_at = ReplyStream(grid), clock()
@@ -157,7 +157,7 @@ class FirstReplies:
             self._transport.registry.add_pending(
                 message_id,
                 node,
-                purpose,
+                purpose.of(clients[node]),
                 ended,
                 sent_at=sent_at,
                 outrun=clients[node] in outrun,

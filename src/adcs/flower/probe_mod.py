@@ -40,7 +40,7 @@ def probe_mod(
     if question.partition:
         partition = answer_partition(context.node_config.get("partition-id"))
         return _answer(message, {**partition, **order})
-    name, arrays = sent_arrays(message.content)
+    name, arrays = sent_arrays(message.content, question.record)
     model = SentModel(arrays, question.arrays, record_name=name)
     # The handler gets what it would get in training, in records that it may change.
     message.content = RecordDict(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from flwr.serverapp.strategy import (
@@ -46,7 +46,7 @@ WHOLE_MODEL = (*PRIVATE, FedAdagrad, FedAdam, FedAvgM, FedYogi, QFedAvg)
 BUFFERED = (FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi)
 """Flower's strategies whose aggregation can take re-based replies; FedProx aggregates as FedAvg."""
 
-LENIENT = frozenset({"sizes", "values", "examples"})
+LENIENT = frozenset({"sizes", "values", "examples", "losses"})
 """The checks of `checks="lenient"`: absurd replies, whatever a strategy can aggregate."""
 
 CheckSetting = str | Collection[str]
@@ -156,6 +156,22 @@ def stateful_parts(strategy: Strategy) -> list[tuple[Strategy, str]]:
             parts += [(each, name) for name in MOMENTS if name in vars(each)]
         each = getattr(each, "strategy", None)
     return parts
+
+
+def part_names(parts: Iterable[tuple[Strategy, str]]) -> list[str]:
+    """Return the names of what `stateful_parts` returns, by the classes of Flower's.
+
+    The user's subclass of a strategy of Flower's goes by the name of that strategy.
+
+    >>> part_names(stateful_parts(FedAdam()))
+    ['FedAdam.m_t', 'FedAdam.v_t']
+    """
+    names = []
+    for each, name in parts:
+        kinds = type(each).__mro__
+        kind = next(kind for kind in kinds if kind.__module__.startswith("flwr."))
+        names.append(f"{kind.__name__}.{name or 'state'}")
+    return names
 
 
 def unsaved(strategy: Strategy) -> list[str]:
@@ -339,6 +355,11 @@ KNOWN_ERRORS: dict[str, str] = {
         "the ClientApp uses secaggplus_mod: SecAgg+ works only with Flower's legacy workflow, "
         "which does not run strategies of flwr.serverapp. Remove the mod; for privacy, the "
         "DifferentialPrivacy strategies and mods work with a scheduler"
+    ),
+    "expects exactly one ConfigRecord": (
+        "a mod of the ClientApp expects one ConfigRecord, and probes and questions of the "
+        "scheduler have one more, which probe_mod removes: put probe_mod first, as "
+        "ClientApp(mods=[probe_mod, ...])"
     ),
     "fitins": (
         "the ClientApp is of Flower's legacy API (NumPyClient or client_fn): move its fit() into "

@@ -19,15 +19,16 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
 
 from adcs._types import ClientId
 from adcs._validation import check_int, check_number
 from adcs.federated.client_registry import ClientRegistry, PendingMessage, node_client_id
-from adcs.federated.messages import Exchange, Purpose
+from adcs.federated.messages import Exchange, Purpose, SentModel
 from adcs.federated.probes import plan_probe
 from adcs.federated.recorder import Recorder, RoundRecord, evaluation_summaries
 from adcs.federated.replies import ReplyChecks
-from adcs.federated.round import ClientsPerRound, RoundDriver, cohort_size
+from adcs.federated.round import ClientsPerRound, Round, RoundDriver, cohort_size
 from adcs.federated.waiting import Deadline, DeadlineSetting, Wait
 from adcs.federated.warn_once import WarnOnce
 from adcs.flower.buffered import make_training
@@ -43,19 +44,24 @@ from adcs.flower.strategies import (
     enabled_checks,
     explain_error,
     innermost,
+    part_names,
     reads_metrics,
     stateful_parts,
     unsaved,
     uses_flowers_aggregation,
 )
 from adcs.flower.transport import (
+    Addressed,
     FlowerReply,
     Transport,
+    addressed_evaluations,
+    are_equal,
     new_message,
     probe_messages,
     read_arrays,
-    sent_arrays,
+    record_bytes,
     sent_bytes,
+    sent_record,
 )
 from adcs.observers import Observer
 from adcs.reports.sketch import SKETCH_ABOVE
@@ -83,6 +89,8 @@ class _FlowerRound:
         The strategy's training message for each node that it addresses.
     nodes
         The node of each client that may be asked.
+    connected
+        The number of connected nodes.
     sent, sent_at
         The training messages of the cohort, and when they were sent.
     received
@@ -92,6 +100,7 @@ class _FlowerRound:
     clock: Callable[[], float]
     training: Mapping[int, Message] = field(default_factory=dict)
     nodes: dict[ClientId, int] = field(default_factory=dict)
+    connected: int = 0
     sent: list[Message] = field(default_factory=list)
     sent_at: float = 0.0
     received: Received | None = None
@@ -134,7 +143,8 @@ class Scheduled(Strategy):
     loss_key
         The name of the loss in the metrics of training replies.
     probe_timeout
-        Seconds to wait for probes; None waits as long as for training. A probe for whole updates
+        Seconds to wait for probes; None waits as long as for training, at most `deadline` if that
+        is a number. A probe for whole updates
         is the training of its round and always waits as long as training.
     patience
         Seconds after the end of the wait during which a client that has not answered is not asked
@@ -150,7 +160,7 @@ class Scheduled(Strategy):
         default 100 times the median of the clients' numbers.
     checks
         What replies are checked for. "auto" is what the strategy needs, "strict" everything, and
-        "lenient" only sizes, values and numbers of examples; or a collection of the names in
+        "lenient" only sizes, values, losses and numbers of examples; or a collection of names in
         `adcs.federated.CHECKS`.
     folder
         A run folder for a record of each round and for checkpoints. Resumes if the folder has a
@@ -273,7 +283,9 @@ class Scheduled(Strategy):
         self._without_mod: set[int] = set()
         self._own_start = has_own_start(strategy)
         self._timeout: float | None = DEFAULT_TIMEOUT
+        self._knows_timeout = True  # False while a start of its own may wait for another time.
         self._evaluate_config = ConfigRecord()
+        self._evaluations: dict[int, Addressed] = {}  # by node, in its last evaluation
         fraction = getattr(inner, "fraction_train", 1.0)
         if fraction < 1.0:
             self._warn_once(
@@ -287,9 +299,15 @@ class Scheduled(Strategy):
                 "caps apply to client ids, and without authenticated=True a node can claim the id "
                 "of another client or return with a new one",
             )
+        self._record_name: str = getattr(inner, "arrayrecord_key", "")
         self._stateful = stateful_parts(strategy)
-        self._saved_model = self.recorder.model
+        self._stateful_names = part_names(self._stateful)
+        saved = self.recorder.model
+        # The model of the checkpoint, until the strategy has aggregated a newer one.
+        self._resumed = None if saved is None else array_record(saved)
         self._saved_config = self.recorder.train_config
+        # Whether the hooks replace the strategy's model by the resumed one, as `start` cannot.
+        self._hands_over = True
         self._given_config: dict[str, Any] | None = None  # the training config of this start
         self._started = False
         if self.rounds_done:
@@ -339,25 +357,26 @@ class Scheduled(Strategy):
         if not self._own_start:
             check_start(named)
         self._timeout = named.get("timeout", DEFAULT_TIMEOUT)
+        self._knows_timeout = "timeout" in named
         self._evaluate_config = named.get("evaluate_config") or ConfigRecord()
-        if self._saved_model is not None and "initial_arrays" in named:
+        if self._resumed is not None:
             log.info("continuing with the model of round %d", self.rounds_done)
-            saved = {key: Array(np.asarray(array)) for key, array in self._saved_model.items()}
-            if not {*saved} <= {*named["initial_arrays"]}:  # Clients may return adapters only.
-                log.warning(
-                    "initial_arrays is another model than that of the folder, %s: to train it, "
-                    "choose another folder",
-                    sorted(saved)[:3],
-                )
-            named["initial_arrays"] = ArrayRecord(saved)
-            args, kwargs, self._saved_model = (), named, None
+        if self._resumed is not None and "initial_arrays" in named:
+            self._name_another_model("initial_arrays", named["initial_arrays"], self._resumed)
+            named["initial_arrays"] = self._resumed
+            args, kwargs = (), named
+        self._hands_over = "initial_arrays" not in named
         self._given_config = None
         with self.recorder.locked():
             self._started = True
             try:
                 if self._own_start:
-                    return call_start(self.strategy, self, *args, **kwargs)
-                return super().start(*args, **kwargs)
+                    result = call_start(self.strategy, self, *args, **kwargs)
+                else:
+                    result = super().start(*args, **kwargs)
+                if isinstance(result, Result) and not result.arrays and self._resumed is not None:
+                    result.arrays = self._resumed  # No round has made a newer one.
+                return result
             finally:
                 self._started = False
                 if self._training is not None:
@@ -365,9 +384,19 @@ class Scheduled(Strategy):
                 self._driver.end()
 
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        *args: Any,
+        **kwargs: Any,
     ) -> Iterable[Message]:
-        """Probe if the scheduler requests it, select, and return the cohort's messages."""
+        """Probe if the scheduler requests it, select, and return the cohort's messages.
+
+        Further arguments, here and in the other hooks, are those that a strategy's own `start`
+        gives to its hook.
+        """
         if not self._started:
             # Training replies may come with the probe, unseen by the strategy outside.
             if str(sys._getframe(1).f_globals.get("__name__")).startswith("flwr."):
@@ -378,6 +407,10 @@ class Scheduled(Strategy):
                 )
             if self.recorder.saves:
                 self._warn_once("start", "rounds run without start: the folder is not locked")
+        loop = sys._getframe(1)
+        if not self._knows_timeout and loop.f_code is Strategy.start.__code__:
+            # A start of its own has called Flower's, which has the timeout.
+            self._timeout, self._knows_timeout = loop.f_locals["timeout"], True
         driver = self._driver
         this_round = driver.begin()
         current = self._current = _FlowerRound(clock_of(grid))
@@ -385,14 +418,14 @@ class Scheduled(Strategy):
         # After a restart `server_round` counts from 1 again; `rounds_done` does not.
         flower_round = this_round.server_round + 1
         self._continue_config(config)
-        messages = addressed(self.strategy, flower_round, arrays, config, grid)
+        arrays = self._continue_model(arrays)
+        messages = addressed(self.strategy, flower_round, arrays, config, grid, *args, **kwargs)
         self.recorder.train_config = [self._given_config or {}, plain_config(config)]
         if not messages:
             return []
         current.training = {message.metadata.dst_node_id: message for message in messages}
-        name, values = sent_arrays(messages[0].content)
-        driver.set_model(values, self.arrays, name)
-        current.nodes = self._resolve_clients(grid, current.training, late, this_round.record)
+        self._set_model(current, this_round)
+        current.nodes = self._resolve_clients(grid, current, late, this_round.record)
         this_round.clients = tuple(current.nodes)
         self._observe_late(late, current)
         if not current.nodes:
@@ -400,6 +433,7 @@ class Scheduled(Strategy):
         needed = m = 0
         if self.clients_per_round is not None:
             needed = m = cohort_size(self.clients_per_round, len(current.nodes), flower_round)
+            self._warn_of_few(current, needed)
         if self._training is not None:
             m = self._training.cohort_size(m)
         self._select(grid, current, m)
@@ -418,18 +452,18 @@ class Scheduled(Strategy):
         return []
 
     def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
+        self, server_round: int, replies: Iterable[Message], *args: Any, **kwargs: Any
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, pass them to the scheduler, and let the strategy aggregate them."""
         driver, current, this_round = self._driver, self._current, self._driver.round
         if current is None or this_round is None or this_round.model is None:
-            result = self.strategy.aggregate_train(self.rounds_done + 1, replies)
+            result = self.strategy.aggregate_train(self.rounds_done + 1, replies, *args, **kwargs)
             if this_round is not None:
                 driver.finish_training(())
             return result
-        purpose = Purpose("training", this_round.server_round, this_round.model)
+        purpose = this_round.training
         if current.received is None:
-            answered = self._transport.match(current.sent, replies, purpose, current.clock())
+            answered = dict(self._transport.match(current.sent, replies, purpose, current.clock()))
             usable = driver.observe_training(self._exchange(current, answered))
             errors = [reply for reply in answered.values() if reply.error is not None]
         else:
@@ -442,13 +476,17 @@ class Scheduled(Strategy):
         metrics: MetricRecord | None = None
         if usable:  # Some strategies divide by the number of replies.
             messages = [reply.message for reply in (*usable.values(), *errors)]
-            arrays, metrics = aggregated(self.strategy, this_round.server_round + 1, messages)
+            arrays, metrics = aggregated(
+                self.strategy, this_round.server_round + 1, messages, *args, **kwargs
+            )
             release_cycles()
+        if arrays is not None:
+            self._resumed = None
         self._explain_errors(this_round.record)
         if arrays is not None and self.recorder.saves:
             self.recorder.model = read_arrays(arrays)
             self.recorder.strategy_state = self._strategy_state()
-        record = driver.finish_training(() if arrays is None else usable)
+        record = driver.finish_training(*(((), usable) if arrays is None else (usable, ())))
         combined = MetricRecord() if metrics is None else metrics
         for name, value in record.summary().items():
             # Flower keeps the metrics of all rounds: their names are kept once.
@@ -459,33 +497,65 @@ class Scheduled(Strategy):
         return arrays, combined
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        *args: Any,
+        **kwargs: Any,
     ) -> Iterable[Message]:
         """Return the strategy's messages, without those to nodes with a pending answer."""
-        messages = self.strategy.configure_evaluate(self.rounds_done + 1, arrays, config, grid)
+        arrays = self._continue_model(arrays)
+        messages = self.strategy.configure_evaluate(
+            self.rounds_done + 1, arrays, config, grid, *args, **kwargs
+        )
         pending = self._registry.pending_nodes()
         sent = [message for message in messages if message.metadata.dst_node_id not in pending]
+        self._evaluations |= addressed_evaluations(sent)
         self._evaluating = (sent, clock_of(grid))
         return sent
 
     def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
+        self, server_round: int, replies: Iterable[Message], *args: Any, **kwargs: Any
     ) -> MetricRecord | None:
         """Let the strategy aggregate, and add worst, worst 20 % and average over clients."""
         sent, clock = self._evaluating
         purpose = Purpose("evaluation", self.rounds_done)
         answered = self._transport.match(sent, replies, purpose, clock())
-        usable, by_client = self._driver.observe_evaluation(
-            {self._registry.client_of(node): reply for node, reply in answered.items()}
+        usable, by_client = self._driver.observe_evaluations(
+            [(self._registry.client_of(node), reply) for node, reply in answered]
         )
-        errors = [reply for reply in answered.values() if reply.error is not None]
-        messages = [reply.message for reply in (*usable.values(), *errors)]
-        metrics = self.strategy.aggregate_evaluate(self.rounds_done + 1, messages)
+        errors = [reply for _, reply in answered if reply.error is not None]
+        messages = [reply.message for reply in (*(reply for _, reply in usable), *errors)]
+        metrics = evaluated(self.strategy, self.rounds_done + 1, messages, *args, **kwargs)
         if metrics is not None:
             for name, value in evaluation_summaries(by_client).items():
                 metrics[name] = value
         self._driver.close()
         return metrics
+
+    def _set_model(self, current: _FlowerRound, this_round: Round[FlowerReply]) -> None:
+        """Set the model that nodes are sent, or that of each node where they are sent others."""
+        sent = {
+            node: sent_record(message.content, self._record_name)
+            for node, message in current.training.items()
+        }
+        # Of parts of a model, the largest.
+        name, largest = max(sent.values(), key=lambda each: record_bytes(each[1]))
+        model = self._driver.set_model(read_arrays(largest), self.arrays, name)
+        others = {node: each for node, each in sent.items() if not are_equal(each[1], largest)}
+        if not others:
+            return
+
+        def model_of(client: ClientId) -> SentModel:
+            other = others.get(current.nodes.get(client, -1))
+            if other is None:
+                return model
+            name, record = other
+            return SentModel(read_arrays(record), self.arrays, model.keys, name)
+
+        this_round.model_of = model_of
 
     def _select(self, grid: Grid, current: _FlowerRound, m: int) -> None:
         """Probe if the scheduler requests it, and select m of the clients that are available."""
@@ -526,7 +596,7 @@ class Scheduled(Strategy):
     def _resolve_clients(
         self,
         grid: Grid,
-        nodes: Mapping[int, Message],
+        current: _FlowerRound,
         late: Iterable[tuple[PendingMessage[int], FlowerReply]],
         record: RoundRecord,
     ) -> dict[ClientId, int]:
@@ -535,11 +605,13 @@ class Scheduled(Strategy):
         for message, reply in late:
             if message.purpose.stage == "identity":
                 self._identify(message.node, reply)
-        addressed = set(nodes)
-        infos = {info.node_id: info for info in grid.get_nodes() if info.node_id in addressed}
+        nodes, connected = current.training, list(grid.get_nodes())
+        current.connected = len(connected)
+        infos = {info.node_id: info for info in connected if info.node_id in nodes}
         training = {node: nodes[node] for node in registry.unidentified(infos)}
         purpose = Purpose("identity", self.rounds_done)
-        answered = self._transport.ask_partitions(grid, training, self._probe_wait(), purpose)
+        wait = self._probe_wait() if training else None
+        answered = self._transport.ask_partitions(grid, training, wait, purpose)
         without_mod = []
         for node, reply in answered.items():
             self._warn_of_order(node, reply)
@@ -588,6 +660,16 @@ class Scheduled(Strategy):
                 ", ".join(str(node) for node in new),
             )
 
+    def _warn_of_few(self, current: _FlowerRound, needed: int) -> None:
+        """Log once that the strategy addresses so few nodes that there is nothing to select."""
+        count = len(current.training)
+        if count <= needed < current.connected:
+            self._warn_once(
+                "few",
+                f"{type(self.strategy).__name__} addresses {count} of {current.connected} nodes in "
+                f"a round of {needed} clients: the scheduler has no choice",
+            )
+
     def _warn_of_order(self, node: int, reply: FlowerReply) -> None:
         """Log once that `probe_mod` is not the first mod of a ClientApp."""
         answer = None if reply.error is not None else reply.answer
@@ -614,21 +696,51 @@ class Scheduled(Strategy):
                 del config[key]
             config.update(saved[1])
 
-    def _strategy_state(self) -> list[Any]:
+    def _continue_model(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return the model to send: the resumed one where `start` makes its own initial model."""
+        if self._resumed is None or not self._hands_over:
+            return arrays
+        self._name_another_model("the model of start", arrays, self._resumed)
+        return self._resumed
+
+    def _name_another_model(self, name: str, given: ArrayRecord, resumed: ArrayRecord) -> None:
+        """Log once that another model than the resumed one was given."""
+        what = ""
+        if not {*resumed} <= {*given}:  # Clients may return adapters only.
+            what = str(sorted(resumed)[:3])
+        for key in resumed.keys() & given.keys():
+            ours, theirs = tuple(resumed[key].shape), tuple(given[key].shape)
+            serialised = resumed[key].dtype == "uint8"  # Such as trees, which grow.
+            if not what and ours != theirs and not serialised:
+                what = f"whose array {key!r} has shape {ours}, not {theirs}"
+        if what:
+            self._warn_once(
+                "model",
+                f"{name} is another model than that of the folder, {what}: to train it, choose "
+                "another folder",
+            )
+
+    def _strategy_state(self) -> dict[str, Any]:
         """Return what the strategy keeps between rounds, for a checkpoint."""
-        return [
+        values = [
             getattr(each, name) if name else each.state()  # type: ignore[attr-defined]
             for each, name in self._stateful
         ]
+        return {"names": self._stateful_names, "values": values}
 
-    def _restore_strategy(self, state: Sequence[Any] | None) -> None:
+    def _restore_strategy(self, saved: Mapping[str, Any] | Sequence[Any] | None) -> None:
         """Give the strategy what it had kept at the last checkpoint."""
-        if state is None:
+        if saved is None:
             return
-        if len(state) != len(self._stateful):
+        names = self._stateful_names
+        # Earlier checkpoints have values without names.
+        state = saved["values"] if isinstance(saved, Mapping) else saved
+        held = saved["names"] if isinstance(saved, Mapping) else names
+        if len(state) != len(names) or [*held] != names:
+            others = f", that of {', '.join(held)}" if held and [*held] != names else ""
             raise ValueError(
-                f"the checkpoint is of another strategy than {type(self.strategy).__name__}: "
-                "choose another folder"
+                f"the checkpoint is of another strategy than {type(self.strategy).__name__}"
+                f"{others}: choose another folder"
             )
         for (each, name), value in zip(self._stateful, state, strict=True):
             if name:
@@ -664,9 +776,11 @@ class Scheduled(Strategy):
         driver, this_round = self._driver, self._driver.round
         assert this_round is not None
         assert this_round.model is not None
-        probe = plan_probe(request, this_round.server_round, this_round.model, driver.checks)
+        probe = plan_probe(
+            request, this_round.server_round, this_round.model, driver.checks, this_round.model_of
+        )
         training = [current.training[current.nodes[client]] for client in request.clients]
-        current.sent = probe_messages(probe, training, self._evaluate_config)
+        current.sent = probe_messages(probe, training, self._evaluate_config, self._evaluations)
         current.sent_at = current.clock()
         wait = self._timeout if probe.is_training else self._probe_wait()
         large = probe.is_training or self._without_mod
@@ -678,6 +792,7 @@ class Scheduled(Strategy):
             limit = Wait(asked, len(asked), (), self._deadline, longest).seconds(usable=0)
             wait = None if limit == math.inf else limit
         answered = set()
+        raised = 0
         for node, reply in self._transport.send(
             grid,
             current.sent,
@@ -688,11 +803,21 @@ class Scheduled(Strategy):
             self._warn_of_order(node, reply)
             driver.read_answer(probe, clients[node], reply)
             answered.add(clients[node])
+            raised += reply.raised
             if timed and reply.error is None:
                 self._deadline.record(clients[node], current.clock() - current.sent_at)
         if timed:
             self._deadline.miss(client for client in request.clients if client not in answered)
         driver.observe_probe(probe, self._exchange(current, {}))
+        first = probe.handler == "evaluate" and not self._evaluations
+        if first and raised == len(current.sent):
+            self._warn_once(
+                "evaluate",
+                f"all {raised} evaluations that {type(self.scheduler).__name__} asked for failed: "
+                "if the evaluate handler needs what configure_evaluate of "
+                f"{type(self.strategy).__name__} puts into the config, give it to start as "
+                "evaluate_config= for the first round",
+            )
         if probe.question is not None and this_round.early_replies:
             without_mod = {client: current.nodes[client] for client in this_round.early_replies}
             self._record_without_mod(without_mod, this_round.record)
@@ -710,22 +835,33 @@ class Scheduled(Strategy):
         )
 
     def _probe_wait(self) -> float | None:
-        return self._timeout if self.probe_timeout is None else self.probe_timeout
+        """Return how many seconds to wait for answers to questions and probes."""
+        if self.probe_timeout is not None:
+            return self.probe_timeout
+        if isinstance(self._deadline.setting, (int, float)):
+            longest = math.inf if self._timeout is None else self._timeout
+            return min(float(self._deadline.setting), longest)
+        if not self._knows_timeout:
+            self._warn_once(
+                "timeout",
+                f"start of {type(self.strategy).__name__} has no parameter timeout: questions and "
+                f"probes wait up to {self._timeout:g} s for nodes that do not answer; set "
+                "probe_timeout=",
+            )
+        return self._timeout
 
 
-def addressed(
-    strategy: Strategy, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-) -> list[Message]:
+def addressed(strategy: Strategy, *args: Any, **kwargs: Any) -> list[Message]:
     """Return a strategy's training messages, one for each node; raise ValueError if there are more.
 
     Parameters
     ----------
     strategy
         The strategy.
-    server_round, arrays, config, grid
+    *args, **kwargs
         As of its `configure_train`.
     """
-    messages = strategy.configure_train(server_round, arrays, config, grid)
+    messages = strategy.configure_train(*args, **kwargs)
     if messages is None:
         raise ValueError(
             f"configure_train of {type(strategy).__name__} must return messages, got None"
@@ -742,7 +878,7 @@ def addressed(
 
 
 def aggregated(
-    strategy: Strategy, server_round: int, replies: list[Message]
+    strategy: Strategy, *args: Any, **kwargs: Any
 ) -> tuple[ArrayRecord | None, MetricRecord | None]:
     """Return what a strategy makes of replies; raise ValueError if that is no model with metrics.
 
@@ -750,10 +886,10 @@ def aggregated(
     ----------
     strategy
         The strategy.
-    server_round, replies
+    *args, **kwargs
         As of its `aggregate_train`.
     """
-    result: Any = strategy.aggregate_train(server_round, replies)
+    result: Any = strategy.aggregate_train(*args, **kwargs)
     pair = isinstance(result, (tuple, list)) and len(result) == 2
     if not pair or not (
         isinstance(result[0], (ArrayRecord, NoneType))
@@ -765,6 +901,25 @@ def aggregated(
             f"MetricRecord, or None for either, got {' and '.join(kinds)}"
         )
     return result[0], result[1]
+
+
+def evaluated(strategy: Strategy, *args: Any, **kwargs: Any) -> MetricRecord | None:
+    """Return what a strategy makes of evaluations; raise ValueError if that is no metrics.
+
+    Parameters
+    ----------
+    strategy
+        The strategy.
+    *args, **kwargs
+        As of its `aggregate_evaluate`.
+    """
+    result: Any = strategy.aggregate_evaluate(*args, **kwargs)
+    if not isinstance(result, (MetricRecord, dict, NoneType)):
+        raise ValueError(
+            f"aggregate_evaluate of {type(strategy).__name__} must return a MetricRecord or None, "
+            f"got {type(result).__name__}"
+        )
+    return result  # type: ignore[return-value]  # A dict is taken for metrics, as Flower does.
 
 
 def check_start(named: Mapping[str, Any]) -> None:
@@ -798,6 +953,15 @@ def release_cycles() -> None:
     objects is enough, and takes little time.
     """
     gc.collect(1)
+
+
+def array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Return arrays as Flower's record of them.
+
+    >>> array_record({"w": np.zeros(2)})["w"].shape
+    (2,)
+    """
+    return ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
 
 
 def plain_config(config: ConfigRecord) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -21,6 +22,7 @@ from adcs.federated.client_registry import ClientRegistry, PendingMessage
 from adcs.federated.messages import (
     ALL_CHECKS,
     MAX_METRICS,
+    TEXT_LIMIT,
     Arrays,
     ClientReply,
     Layout,
@@ -96,7 +98,8 @@ class Transport:
                 yield nodes[reply.metadata.reply_to_message_id], FlowerReply(reply)
         finally:
             for message_id, node in stream.unanswered.items():
-                self.registry.add_pending(message_id, node, purpose, clock_of(grid)())
+                asked = purpose.of(self.registry.client_of(node))
+                self.registry.add_pending(message_id, node, asked, clock_of(grid)())
 
     def ask_partitions(
         self, grid: Grid, training: Mapping[int, Message], timeout: float | None, purpose: Purpose
@@ -141,22 +144,24 @@ class Transport:
         replies: Iterable[Message],
         purpose: Purpose,
         now: float,
-    ) -> dict[int, FlowerReply]:
-        """Return the reply of each node that has answered; the others are pending from now on.
+    ) -> list[tuple[int, FlowerReply]]:
+        """Return the replies with their nodes, in the order of the messages; others are pending.
 
         Replies are matched by the message they reply to: an error made by the SuperLink carries
         the SuperLink's own node id.
         """
         nodes = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
         nodes.pop("", None)
-        answered: dict[int, FlowerReply] = {}
+        answered: dict[str, FlowerReply] = {}
         for reply in replies:
-            node = nodes.pop(reply.metadata.reply_to_message_id, None)
-            if node is not None:
-                answered[node] = FlowerReply(reply)
+            message_id = reply.metadata.reply_to_message_id
+            if message_id in nodes and message_id not in answered:
+                answered[message_id] = FlowerReply(reply)
         for message_id, node in nodes.items():
-            self.registry.add_pending(message_id, node, purpose, now)
-        return answered
+            if message_id not in answered:
+                asked = purpose.of(self.registry.client_of(node))
+                self.registry.add_pending(message_id, node, asked, now)
+        return [(node, answered[name]) for name, node in nodes.items() if name in answered]
 
     def collect_late(self, grid: Grid) -> list[tuple[PendingMessage[int], FlowerReply]]:
         """Return the late replies that have arrived, and forget messages that are too old."""
@@ -208,9 +213,11 @@ class FlowerReply(ClientReply):
 
     def __init__(self, message: Message) -> None:
         if message.has_error():
-            # Strategies log the reason, which is a client's text.
+            # Strategies log the reason, which is a client's text. With what `error` puts before
+            # it, it is not too long for records.
             error = message.error
-            message.error = Error(error.code, clean_text(error.reason))
+            limit = TEXT_LIMIT - len(_error_text(error.code, ""))
+            message.error = Error(error.code, clean_text(error.reason, limit))
         self.message = message
         self._metrics: dict[str, Any] | None = None
         self._answer: dict[str, Any] | None = None
@@ -220,7 +227,7 @@ class FlowerReply(ClientReply):
         """Flower's error code and reason, or None."""
         if not self.message.has_error():
             return None
-        return f"error {self.message.error.code}: {self.message.error.reason}"
+        return _error_text(self.message.error.code, self.message.error.reason)
 
     @property
     def raised(self) -> bool:
@@ -349,6 +356,10 @@ class FlowerReply(ClientReply):
         self._metrics = None
 
 
+def _error_text(code: int, reason: str | None) -> str:
+    return f"error {code}: {reason}"
+
+
 def metrics_of(content: RecordDict) -> dict[str, Any]:
     """Return the metrics of all MetricRecords of a content.
 
@@ -407,17 +418,48 @@ def _check_array_size(key: str, array: Array, sent: NDArray[Any] | None) -> None
         raise Refused("sizes", f"array {key!r} declares {needed} bytes, but the reply holds {held}")
 
 
-def sent_arrays(content: RecordDict) -> tuple[str, Arrays]:
-    """Return the name and the arrays of the first ArrayRecord of a training message.
+def sent_record(content: RecordDict, name: str = "") -> tuple[str, ArrayRecord]:
+    """Return the name and the ArrayRecord of the model in a training message.
+
+    Parameters
+    ----------
+    content
+        The message's content.
+    name
+        The name of the record, if it has one of this name; otherwise the first is the model.
+
+    Examples
+    --------
+    >>> model = ArrayRecord({"w": Array(np.zeros(2))})
+    >>> sent_record(RecordDict({"control": ArrayRecord(), "arrays": model}), "arrays")[0]
+    'arrays'
+    """
+    for each in (name, *content):
+        if isinstance(record := content.get(each), ArrayRecord):
+            return each, record
+    raise ValueError("a training message must carry an ArrayRecord, got none")
+
+
+def sent_arrays(content: RecordDict, name: str = "") -> tuple[str, Arrays]:
+    """Return the name and the arrays of the model in a training message; as of `sent_record`.
 
     >>> import numpy as np
     >>> sent_arrays(RecordDict({"arrays": ArrayRecord({"w": Array(np.zeros(2))})}))
     ('arrays', {'w': array([0., 0.])})
     """
-    for name, record in content.items():
-        if isinstance(record, ArrayRecord):
-            return name, read_arrays(record)
-    raise ValueError("a training message must carry an ArrayRecord, got none")
+    found, record = sent_record(content, name)
+    return found, read_arrays(record)
+
+
+def are_equal(one: ArrayRecord, other: ArrayRecord) -> bool:
+    """Return whether two records hold the same arrays.
+
+    >>> are_equal(ArrayRecord({"w": Array(np.zeros(2))}), ArrayRecord({"w": Array(np.ones(2))}))
+    False
+    """
+    if one is other:
+        return True
+    return list(one) == list(other) and all(one[key] == other[key] for key in one)
 
 
 def identity_content() -> RecordDict:
@@ -429,14 +471,60 @@ def find_question(content: RecordDict) -> ProbeQuestion | None:
     """Return the question in a message's content, or None if the message is no probe.
 
     >>> find_question(identity_content())
-    ProbeQuestion(partition=True, sketch=None, loss_key='', weight_key='', arrays=None)
+    ProbeQuestion(partition=True, sketch=None, loss_key='', weight_key='', arrays=None, record='')
     """
     record: Any = content.get(QUESTION)
     return None if record is None else ProbeQuestion.decode(record)
 
 
+@dataclass(frozen=True)
+class Addressed:
+    """How a node is asked to evaluate a model.
+
+    Attributes
+    ----------
+    message_type
+        The type of the message, which says the handler.
+    configs
+        Its ConfigRecords.
+
+    Examples
+    --------
+    >>> Addressed("evaluate", {"config": {"batch": 32}}).message_type
+    'evaluate'
+    """
+
+    message_type: str
+    configs: Mapping[str, Mapping[str, Any]]
+
+
+def addressed_evaluations(messages: Iterable[Message]) -> dict[int, Addressed]:
+    """Return how each node is asked to evaluate, by the first of its messages.
+
+    >>> content = RecordDict({"config": ConfigRecord({"batch": 32})})
+    >>> addressed_evaluations([Message(content, 7, "evaluate")])
+    {7: Addressed(message_type='evaluate', configs={'config': {'batch': 32}})}
+    """
+    shared: dict[tuple[int, str], Addressed] = {}  # all messages of a strategy share one content
+    found: dict[int, Addressed] = {}
+    for message in messages:
+        content, kind = message.content, message.metadata.message_type
+        if (id(content), kind) not in shared:
+            configs = {
+                name: dict(record.items())
+                for name, record in content.items()
+                if isinstance(record, ConfigRecord)
+            }
+            shared[id(content), kind] = Addressed(kind, configs)
+        found.setdefault(message.metadata.dst_node_id, shared[id(content), kind])
+    return found
+
+
 def probe_messages(
-    probe: Probe, training: Iterable[Message], evaluate_config: ConfigRecord
+    probe: Probe,
+    training: Iterable[Message],
+    evaluate_config: ConfigRecord,
+    evaluations: Mapping[int, Addressed] | None = None,
 ) -> list[Message]:
     """Return the messages of a probe.
 
@@ -450,38 +538,55 @@ def probe_messages(
     training
         The strategy's training message for each node to probe.
     evaluate_config
-        The configuration of evaluate messages.
+        The configuration of evaluate messages to nodes that have not evaluated yet.
+    evaluations
+        How the strategy has asked nodes to evaluate.
     """
-    # Flower counts rounds from 1.
-    config = {**dict(evaluate_config.items()), "server-round": probe.purpose.server_round + 1}
-    evaluate = ConfigRecord(config)
+    server_round = probe.purpose.server_round + 1  # Flower counts rounds from 1.
     question = None if probe.question is None else ConfigRecord(probe.question.encode())
-    contents: dict[int, RecordDict] = {}  # all messages of a strategy share one content
+    # All messages of a strategy share one content.
+    contents: dict[tuple[int, int], RecordDict] = {}
     messages = []
     for message in training:
-        content = message.content
-        if id(content) not in contents:
+        content, node = message.content, message.metadata.dst_node_id
+        # A strategy may train by another handler, such as "train.personal".
+        kind, last = message.metadata.message_type, None
+        if probe.handler == "evaluate":
+            last = (evaluations or {}).get(node)
+            kind = probe.handler if last is None else last.message_type
+        key = id(content), id(last)
+        if key not in contents:
             changed = content
             if probe.handler == "evaluate":
-                changed = _evaluation_content(content, evaluate)
+                configs = _first_configs(content, evaluate_config) if last is None else last.configs
+                changed = _evaluation_content(content, configs, server_round)
             elif question is not None:
                 changed = RecordDict({**dict(content.items()), QUESTION: question})
-            contents[id(content)] = changed
-        # A strategy may train by another handler, such as "train.personal".
-        kind = message.metadata.message_type if probe.handler == "train" else probe.handler
-        messages.append(Message(contents[id(content)], message.metadata.dst_node_id, kind))
+            contents[key] = changed
+        messages.append(Message(contents[key], node, kind))
     return messages
 
 
-def _evaluation_content(content: RecordDict, config: ConfigRecord) -> RecordDict:
-    """Return the arrays of a training message with the configuration of an evaluation."""
+def _first_configs(
+    content: RecordDict, evaluate_config: ConfigRecord
+) -> dict[str, Mapping[str, Any]]:
+    """Return the configs of an evaluation by a node that the strategy has not asked for one."""
     names = [name for name, record in content.items() if isinstance(record, ConfigRecord)]
-    return RecordDict(
-        {
-            **{n: record for n, record in content.items() if isinstance(record, ArrayRecord)},
-            names[0] if names else "config": config,
-        }
-    )
+    config = {**dict(evaluate_config.items()), "server-round": 0}
+    return {names[0] if names else "config": config}
+
+
+def _evaluation_content(
+    content: RecordDict, configs: Mapping[str, Mapping[str, Any]], server_round: int
+) -> RecordDict:
+    """Return the arrays of a training message with the configs of an evaluation."""
+    now = {"server-round": server_round}
+    current = {
+        name: ConfigRecord({**config, **(now if "server-round" in config else {})})
+        for name, config in configs.items()
+    }
+    arrays = {name: record for name, record in content.items() if isinstance(record, ArrayRecord)}
+    return RecordDict({**arrays, **current})
 
 
 def new_message(message: Message) -> Message:
@@ -526,12 +631,21 @@ def content_bytes(content: RecordDict) -> int:
     total = 0
     for record in content.values():
         if isinstance(record, ArrayRecord):
-            total += sum(len(key) + len(array.data) for key, array in record.items())
+            total += record_bytes(record)
         elif len(record) > MAX_METRICS:
             total += 16 * len(record)
         else:
             total += sum(len(key) + _value_bytes(value) for key, value in record.items())
     return total
+
+
+def record_bytes(record: ArrayRecord) -> int:
+    """Return the bytes of an ArrayRecord: keys and arrays.
+
+    >>> record_bytes(ArrayRecord({"w": Array(np.zeros(2))})) - record_bytes(ArrayRecord())
+    145
+    """
+    return sum(len(key) + len(array.data) for key, array in record.items())
 
 
 def sent_bytes(messages: Iterable[Message]) -> int:

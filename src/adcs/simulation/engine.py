@@ -24,6 +24,7 @@ from adcs.observers import (
     Observer,
     RoundEvent,
     SelectionEvent,
+    announce,
     listeners,
 )
 from adcs.reports.report import ClientReport
@@ -254,8 +255,7 @@ class Simulation:
             yield self.server_round
         for record in self.evaluate(final=True):
             self._announce_record(record)
-        for observer in self.observers:
-            observer.on_end()
+        announce(self.observers, "on_end")
 
     def step(self, *, measured: bool = False) -> list[dict[str, Any]]:
         """Run one round; if `measured`, return the selection bias of each run's cohort."""
@@ -413,8 +413,7 @@ class Simulation:
                 cohort=run.cohort,
                 backing_off=run.backoff.left_out(server_round, available),
             )
-            for observer in observers:
-                observer.on_selection(event)
+            announce(observers, "on_selection", event)
 
     def _train(self, local: LocalRound, costs: list[RoundCosts]) -> None:
         """Train the cohorts, aggregate what arrives in time, and announce the round."""
@@ -433,8 +432,7 @@ class Simulation:
                     trained=tuple(clients),
                     costs=cost.spent(),
                 )
-                for observer in observers:
-                    observer.on_round(event)
+                announce(observers, "on_round", event)
 
     def _train_synchronously(
         self, local: LocalRound, costs: list[RoundCosts]
@@ -614,8 +612,7 @@ class Simulation:
             record=record,
             gram=gram,
         )
-        for observer in self.observers:
-            observer.on_evaluation(event)
+        announce(self.observers, "on_evaluation", event)
 
     def _weights(self, run: Run, arrived: IndexArray) -> Float64Array:
         """Return the aggregation weights p w, normalised unless the cohort says otherwise."""
