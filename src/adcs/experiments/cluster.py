@@ -121,6 +121,7 @@ class _ClusterRun:
                 "files": own_files(config),
                 "dataset": {each.name: getattr(dataset, each.name) for each in fields(dataset)},
                 "versions": all_versions(),
+                "slots": folder.config.get("cohort_slots"),
                 "checkpoint_seconds": runner.CHECKPOINT_SECONDS,
                 "step_seconds": STEP_SECONDS,
             }
@@ -274,6 +275,7 @@ def steps_on_worker(
             Task(*task),
             Dataset(**shared["dataset"]),
             None if checkpoint is None else unpack(checkpoint),
+            slots=shared["slots"],
             step_seconds=shared["step_seconds"],
             checkpoint_seconds=shared["checkpoint_seconds"],
         )

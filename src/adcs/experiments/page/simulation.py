@@ -302,9 +302,10 @@ def client_runs(source: RunSource, experiment: Experiment, seed: int) -> list[Ru
     }
     runs = {label: Run(label) for label in labels}
     paths = {}
+    slots = source.config.get("cohort_slots")
     for task in tasks(experiment, source.config.get("part")):
         if task.seed == seed:
-            held = source.cohorts(task.name, layout(experiment, task))
+            held = source.cohorts(task.name, layout(experiment, task, slots))
             for label, cohorts in zip(task.labels, held, strict=True):
                 runs[label].cohorts = cohorts
                 paths[label] = selection_paths(source.folder, task.name)[1]
