@@ -268,7 +268,7 @@ def steps_on_worker(
         The content of its checkpoint.
     """
     check_versions(shared["versions"])
-    with _unpacked(shared["files"]) as moved:
+    with _unpacked(shared["files"]) as moved, runner.without_overflow_warnings():
         steps = task_steps(
             RunFolder(Path(shared["folder"])),
             from_dict(with_files(shared["config"], moved)),

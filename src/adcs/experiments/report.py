@@ -203,7 +203,7 @@ def record_warnings(records: Sequence[Mapping[str, Any]], experiment: Experiment
         notes.append(
             "Training diverged: at the end the test loss is no number, or more than twice what it "
             f"was at the start, for {', '.join(names)}. Such accuracies say nothing about "
-            "schedulers; try a smaller learning rate."
+            "schedulers; try a smaller learning rate, or standardise features that are large."
         )
     m = experiment.training.m
     shares = trained(records, m)

@@ -11,6 +11,7 @@ import multiprocessing
 import operator
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -527,6 +528,20 @@ class StepWriter:
             self._folder.write_checkpoint(self._task.name, step.checkpoint)
 
 
+@contextmanager
+def without_overflow_warnings() -> Iterator[None]:
+    """Do not show NumPy's warnings of this package's arithmetic while training diverges.
+
+    The report of the run says who diverged. Warnings of a user's own file are shown.
+    """
+    with warnings.catch_warnings():
+        message = "(overflow|invalid value|divide by zero) encountered"
+        for package in ("adcs", "numpy"):
+            module = rf"{package}(\.|$)"
+            warnings.filterwarnings("ignore", message, RuntimeWarning, module)
+        yield
+
+
 def run_task(
     folder: RunFolder, experiment: Experiment, task: Task, progress: Callable[[int], None]
 ) -> None:
@@ -546,7 +561,7 @@ def run_task(
     # A task may start hours after the run, so each checks the data.
     dataset = same_data(experiment, folder.config.get("data_fingerprint"))
     check_trace(experiment, folder.config.get("trace_fingerprint"))
-    with StepWriter(folder, experiment, task, progress) as writer:
+    with StepWriter(folder, experiment, task, progress) as writer, without_overflow_warnings():
         slots = folder.config.get("cohort_slots")
         for step in task_steps(folder, experiment, task, dataset, checkpoint, slots=slots):
             writer.write(step)
