@@ -146,11 +146,15 @@ def group_names(config: Mapping[str, Any]) -> list[str]:
 
 
 def scheduler_styles(styles: Mapping[str, Style]) -> list[dict[str, Any]]:
-    """Return label, colour and dash pattern of schedulers, those of the figures."""
+    """Return label, colours and dash pattern of schedulers.
+
+    The colour of a light background and the pattern are those of the figures.
+    """
     return [
         {
             "label": label,
             "colour": style.colour,
+            "dark": style.dark,
             "dash": [] if style.solid else [2 * length for length in style.dash[1]],
         }
         for label, style in styles.items()
