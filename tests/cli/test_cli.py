@@ -798,11 +798,27 @@ def test_the_plain_log_estimates_the_remaining_time(capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().err.splitlines()
     # A line at the first report after every five seconds, and one at the end.
     assert lines == [
-        "compare: 30 % (30 of 100 rounds), 6 s, 14 s left",
+        "compare: 30 % (30 of 100 rounds), 6 s",  # of which 4 s are since the first progress
         "compare: 60 % (60 of 100 rounds), 12 s, 8 s left",
         "compare: 90 % (90 of 100 rounds), 18 s, 2 s left",
         "compare: 100 % (100 of 100 rounds), 20 s",
     ]
+
+
+@pytest.mark.parametrize("done_before", [0, 50])
+def test_what_was_done_before_and_the_start_of_processes_are_not_in_the_remaining_time(
+    capsys: pytest.CaptureFixture[str], done_before: int
+) -> None:
+    now = [0.0]
+    report = plain_log("compare", "rounds", clock=lambda: now[0])
+    report(done_before, 100)
+    now[0] = 60.0  # processes start
+    for rounds in range(1, 10):
+        report(done_before + rounds, 100)
+        now[0] += 1.0
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith(f"({done_before + 1} of 100 rounds), 60 s")
+    assert second.endswith(f"({done_before + 6} of 100 rounds), 65 s, {94 - done_before} s left")
 
 
 def test_a_missing_extra_is_named() -> None:
