@@ -7,6 +7,7 @@ config alone: the same command writes the same bytes in one process or in severa
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import operator
 import os
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 from adcs._validation import check_int, did_you_mean
 from adcs.experiments.config import SETTINGS, Experiment, from_dict
+from adcs.experiments.own_files import code_versions
 from adcs.experiments.selections import (
     CohortLayout,
     SelectionLines,
@@ -54,6 +56,8 @@ Progress = Callable[[int, int], None]
 
 ENGINE = "simulation"
 
+log = logging.getLogger(__name__)
+
 CONFIG = {
     "groups": list[int] | None,
     "classes": list[int] | list[str],
@@ -63,6 +67,7 @@ CONFIG = {
     "trace_fingerprint": str | None,
     "part": list[int] | None,
     "cohort_slots": int,
+    "own_files": dict[str, list[str]],
 }
 """What a run's config holds beside the experiment, by type."""
 
@@ -233,8 +238,8 @@ def create_run(
     The data is divided before anything is written. The config holds the experiment, the groups of
     the clients, the fingerprints of the data and of a trace, `classes` (the user's labels, where
     they are not 0, 1, ...), `client_names` (of natural clients), `cohort_slots` (where a cohort may
-    have more than m clients), and `more`, such as `part`: (i, n) if the folder gets part i of n of
-    the tasks.
+    have more than m clients), `own_files` (the SHA-256 of the user's Python files), and `more`,
+    such as `part`: (i, n) if the folder gets part i of n of the tasks.
 
     >>> import tempfile
     >>> folder = create_run(Path(tempfile.mkdtemp()) / "run", Experiment.of(data="synthetic"))
@@ -244,7 +249,7 @@ def create_run(
     dataset = dataset or experiment.dataset()
     partition = experiment.divide(dataset, experiment.run.first_seed)
     trace = trace_fingerprint(experiment)
-    slots = cohort_slots(experiment)
+    slots, own = cohort_slots(experiment), code_versions(experiment.as_dict())
     config = {
         "engine": ENGINE,
         **experiment.as_dict(),
@@ -254,6 +259,7 @@ def create_run(
         **({"classes": dataset.labels} if dataset.labels else {}),
         **({"client_names": partition.names} if _fixed_names(experiment) else {}),
         **({"cohort_slots": slots} if slots > experiment.training.m else {}),
+        **({"own_files": own} if own else {}),
         **more,
     }
     return RunFolder.create(path, config)
@@ -602,8 +608,34 @@ def run_experiment(
     """
     with folder.locked():
         todo = tasks(experiment, folder.config.get("part"))
+        _note_changed_files(folder, experiment, todo)
         with following(folder, observers) as announce:
             _run_tasks(folder, experiment, todo, jobs, progress, cluster, announce)
+
+
+def _note_changed_files(folder: RunFolder, experiment: Experiment, todo: Sequence[Task]) -> None:
+    """Warn of files of the user that have changed since the run began, and note it in its config.
+
+    Nothing is said where no round is done yet, or none is left to do.
+    """
+    config = folder.config
+    versions: dict[str, list[str]] = dict(config.get("own_files", {}))
+    now = code_versions(experiment.as_dict())
+    changed = [path for path, held in versions.items() if now.get(path, held)[-1:] != held[-1:]]
+    if not changed or all(is_done(folder, task.name) for task in todo):
+        return
+    notes = list(config.get("notes", []))
+    begun = any(folder.load_checkpoint(task.name) is not None for task in todo)
+    for path in changed:
+        versions[path] = [*versions[path], *now[path]] if begun else now[path]
+        if begun:
+            name, count = Path(path).name, len(set(versions[path]))
+            which = "both" if count == 2 else f"{count}"
+            note = f"{name} has changed since the run began; its results are of {which} versions."
+            log.warning(note)
+            notes = [each for each in notes if not each.startswith(f"{name} has changed since")]
+            notes.append(note)
+    folder.write_config({**config, "notes": notes, "own_files": versions})
 
 
 def _run_tasks(
