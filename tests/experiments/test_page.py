@@ -26,7 +26,7 @@ from adcs.experiments.page import LARGEST, page_data, write_page
 from adcs.experiments.page.alerts import federation_alerts, simulation_alerts
 from adcs.experiments.page.document import document, json_text, with_reasons
 from adcs.experiments.page.encoding import nested
-from adcs.experiments.page.reasons import CODES, REASONS, SELECTED, choice_states
+from adcs.experiments.page.reasons import CODES, LEFT_OUT, REASONS, SELECTED, choice_states
 from adcs.experiments.page.simulation import command_of
 from adcs.experiments.page.source import LineTail, RunSource
 from adcs.experiments.page.status import RunStatus, client_states, metrics_text
@@ -353,6 +353,17 @@ def reports(n: int) -> list[ClientReport]:
         ClientReport(c, 0, loss=rng.uniform(0.5, 2.0), update=rng.standard_normal(4))
         for c in range(n)
     ]
+
+
+def test_every_reason_has_words_for_the_summary() -> None:
+    assert set(LEFT_OUT) == {reason.word for reason in REASONS} - {"selected", "no cohort"}
+
+
+def test_the_note_of_the_results_is_about_their_columns(data: dict[str, Any]) -> None:
+    results = data["tables"][0]
+    assert "traffic" not in results["heads"]
+    assert "traffic" not in results["note"]
+    assert "Jain the index of participation. " in results["note"]
 
 
 @pytest.mark.parametrize(

@@ -356,7 +356,7 @@ function showCosts() {
 
 function showSettings() {
   const parts = [];
-  if (D.command) parts.push(element("p", "The command that made it:"), element("pre", D.command));
+  if (D.command) parts.push(element("p", "A command that makes it:"), element("pre", D.command));
   else if (D.made_by) parts.push(element("p", "Made by a server app with:"), element("pre", D.made_by));
   const details = element("details");
   details.appendChild(element("summary", "All settings"));
@@ -551,7 +551,7 @@ function cohortSummary() {
   const inside = groups.get("selected") || [];
   parts.push(inside.length ? `${inside.length} of ${N()} clients are selected` : "Nobody is selected");
   const left = [...groups].filter(([word]) => word !== "selected" && word !== "no cohort").sort((a, b) => b[1].length - a[1].length);
-  if (left.length) parts.push(`left out: ${left.map(([word, who]) => `${who.length} ${word}`).join(", ")}`);
+  if (left.length) parts.push(`left out ${left.map(([word, who]) => `${D.left_out[word]} (${who.length})`).join(", ")}`);
   return `${parts.join("; ")}.`;
 }
 
@@ -722,7 +722,7 @@ function drawParticipation() {
   partFrame = { left, top, w, h, end, row, order, columns };
   const wide = Math.round(end / columns);
   figure.querySelector("figcaption").textContent =
-    `A row is a client${v.values ? ", the worst-off first" : ""}; the colour is the share of rounds in which ${state.label} selected it` +
+    `A row is a client${v.values ? ", the worst-off first" : ""}; the stronger the colour, the larger the share of rounds in which ${state.label} selected it` +
     (wide > 1 ? `, over about ${count(wide)} rounds each.` : ".");
   canvas.setAttribute("aria-label", `Participation of ${n} clients with ${state.label}. ${participationText(v)}`);
 }

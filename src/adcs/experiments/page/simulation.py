@@ -237,7 +237,7 @@ def _tables(rows: Sequence[Row], experiment: Experiment) -> list[dict[str, Any]]
             "title": tables.table_title(seeds_of(experiment)),
             "heads": heads,
             "rows": cells,
-            "note": reading(experiment),
+            "note": reading(experiment, costs=False),
         }
     ]
     heads, cells = tables.difference_table(rows)
