@@ -192,7 +192,7 @@ def test_a_scheduler_of_ones_own_is_in_the_table(tmp_path: Path, capsys: Any) ->
     [
         ("nofile.py:Mine", "there is no file"),
         ("first.py:Frist", "has no class 'Frist'"),
-        ("first.py", "first.py"),
+        ("first.py", "name its class: first.py:First$"),
         ("first.py:First(patience=3)", "has no setting 'patience'"),
     ],
 )
