@@ -121,7 +121,7 @@ def cohort_slots(experiment: Experiment) -> int:
     clients, m = experiment.partition.clients, experiment.training.m
     for spec in experiment.schedulers.values():
         scheduler = make_scheduler(spec, seed=0)
-        if not scheduler.fixed_size and not isinstance(scheduler, AT_MOST_M):
+        if not scheduler.fixed_size and type(scheduler) not in AT_MOST_M:
             return clients
     if experiment.round is None:
         return m
