@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,6 +33,12 @@ Report = TypeVar("Report")
 
 OVERRIDES: Mapping[str, type] = {"seeds": int, "rounds": int, "data": str, "data_folder": str}
 """Settings that may differ from the declared ones, by type."""
+
+MAKE = {"outputs": "ONLY"} | {
+    name: name.upper()
+    for name in (*OVERRIDES, "jobs", "tier", "scheduler", "published", "again", "publish")
+}
+"""The variables of make, by option."""
 
 EVALUATIONS = 50
 """Least number of evaluations of a run with fewer rounds than declared."""
@@ -160,8 +167,18 @@ class ResultFolder:
         content = {"outputs": list(self.outputs), "overrides": dict(self.overrides)}
         write_text(self.path / "reproduce.json", json.dumps(content, indent=2))
 
-    def execute(self, runs: Sequence[Run], jobs: int | None = None) -> None:
-        """Make the runs that are missing, and complete those that were interrupted."""
+    def execute(self, runs: Sequence[Run], jobs: int | None = None, *, where: str = "") -> None:
+        """Make the runs that are missing, and complete those that were interrupted.
+
+        Parameters
+        ----------
+        runs
+            All runs.
+        jobs
+            The number of processes; None takes one for each core.
+        where
+            What these runs are part of, for the line that announces each of them.
+        """
         for run in runs:
             if (self.path / run.name / "config.json").is_file():
                 self._open(run)  # a run of other settings is refused before any work
@@ -170,7 +187,8 @@ class ResultFolder:
             path = (self.path / run.name).resolve()
             if (path / "summary.md").is_file():  # which `adcs compare` writes last
                 continue
-            print(f"{run.name} ({number} of {len(runs)})", file=sys.stderr, flush=True)
+            count = f"{where}run {number} of {len(runs)}"
+            print(f"{run.name} ({count})", file=sys.stderr, flush=True)
             words = [*run.options(), "--out", str(path)]
             if (path / "config.json").is_file():
                 words = ["--resume", str(path)]
@@ -273,6 +291,23 @@ def overrides_of(given: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
+def make_command(name: str, path: Path, given: argparse.Namespace) -> str:
+    """Return the command that continues a folder of results, with the options in force.
+
+    >>> given = argparse.Namespace(outputs=["digits"], rounds=9, out=None, scheduler="m.py:M(a=1)")
+    >>> make_command("benchmark", Path("runs/a"), given)
+    "make benchmark OUT=runs/a ONLY=digits ROUNDS=9 SCHEDULER='m.py:M(a=1)'"
+    """
+    words = [f"make {name} OUT={shlex.quote(str(path))}"]
+    for key, variable in MAKE.items():
+        value = getattr(given, key, None)
+        value = "1" if value is True else value
+        if value not in (None, False, []):
+            text = " ".join(value) if isinstance(value, list) else str(value)
+            words.append(f"{variable}={shlex.quote(text)}")
+    return " ".join(words)
+
+
 @contextmanager
 def one_sentence(command: str) -> Iterator[None]:
     """End the script with one sentence after an error that the user can resolve.
@@ -320,7 +355,7 @@ def make_results(
         The outputs of a new folder, if none are named; all if it is None.
     """
     path = given.out or next_folder(name)
-    with one_sentence(f"make {name} OUT={path}"):
+    with one_sentence(make_command(name, path, given)):
         wanted = getattr(given, "outputs", ())
         folder = ResultFolder.open(path, known, wanted, overrides_of(given), default)
         print(f"results go to {path}", file=sys.stderr)

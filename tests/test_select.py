@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -197,6 +198,54 @@ def test_updates_of_a_wrong_kind_are_refused(updates) -> None:
     with pytest.raises(ValueError, match=r"^updates must ") as caught:
         adcs.select(updates, 1)
     assert "\n" not in str(caught.value)
+
+
+class Tensor:
+    """Like a tensor of bfloat16: NumPy has no such numbers."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("Got unsupported ScalarType BFloat16")
+
+
+@pytest.mark.parametrize(
+    ("updates", "said"),
+    [
+        (Tensor(), "got a Tensor that is no array: 'Got unsupported ScalarType BFloat16'"),
+        ([Tensor(), Tensor()], "got a Tensor that is no array: 'Got unsupported ScalarType"),
+        (scipy.sparse.csr_matrix(GOOD), r"; take its \.toarray\(\)$"),
+        ([scipy.sparse.csr_array(row[None]) for row in GOOD], r"; take its \.toarray\(\)$"),
+        ([{"weight": row} for row in GOOD], r"; take list\(state_dict\.values\(\)\)$"),
+        ([iter([row]) for row in GOOD], r"as list\(model\.parameters\(\)\)$"),
+        (Frame([[1.0], [2.0, 3.0]], "ab"), "Frame that is no array: .*inhomogeneous"),
+    ],
+)
+def test_what_holds_numbers_is_refused_with_a_hint(updates, said) -> None:
+    with pytest.raises(ValueError, match=f"^updates must be numbers, .*{said}"):
+        adcs.select(updates, 1)
+
+
+def test_a_column_of_rows_gets_a_hint() -> None:
+    column = np.empty(6, dtype=object)
+    column[:] = list(GOOD)
+    with pytest.raises(ValueError, match=r"; a column of rows is given as list\(column\)$"):
+        adcs.select(column, 1)
+    assert adcs.select(list(column), 2).size == 2
+
+
+@pytest.mark.parametrize("strange", [np.nan, np.inf, 0.0])
+def test_updates_of_clients_that_are_no_candidates_need_no_direction(strange: float) -> None:
+    updates = GOOD.copy()
+    updates[[1, 4]] = strange
+    expected = adcs.select(GOOD, 3, candidates=[0, 2, 3, 5]).tolist()
+    assert adcs.select(updates, 3, candidates=[0, 2, 3, 5]).tolist() == expected
+    assert (updates[1] == strange).all() or np.isnan(updates[1]).all()
+    with pytest.raises(ValueError, match="row 4"):
+        adcs.select(updates, 3, candidates=[0, 2, 3, 4])
+
+
+def test_a_group_that_required_clients_overfill_is_named() -> None:
+    with pytest.raises(ValueError, match="required holds 2 rows of group 'y', above its cap 1"):
+        adcs.select(GOOD, 3, groups=list("xyyzzz"), caps=1, required=[1, 2])
 
 
 def test_kinds_of_arrays_that_are_taken() -> None:

@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from adcs.experiments import make_scheduler
+from adcs.experiments.specs import absolute
 from reproduction.benchmark.page import PUBLISHED, write_page
 from reproduction.benchmark.protocol import (
     BASELINE,
@@ -20,6 +22,7 @@ from reproduction.benchmark.report import draw, judge, overview, summary
 from reproduction.benchmark.results import Results, Row, read_rows, rows_of, write_rows
 from reproduction.folder import (
     ResultFolder,
+    make_command,
     next_folder,
     one_sentence,
     options,
@@ -30,7 +33,7 @@ from reproduction.folder import (
 
 
 def run_case(
-    folder: ResultFolder, case: Case, given: argparse.Namespace, known: Results
+    folder: ResultFolder, case: Case, given: argparse.Namespace, known: Results, where: str
 ) -> list[Row]:
     """Make the runs of a case that are missing, and return their rows.
 
@@ -44,13 +47,15 @@ def run_case(
         The options of the command line.
     known
         Results so far, and the published ones where only some schedulers are run.
+    where
+        Which case it is, for the line that announces a run.
     """
     runs = case.runs(given.only)
     if given.scheduler:
         runs.append(case.own_run(given.scheduler))
     if not runs:
         return []
-    folder.execute(runs, given.jobs)
+    folder.execute(runs, given.jobs, where=where)
     records = [record for run in runs for record in folder.read(run)[1]]
     has_baseline = any(BASELINE in run.schedulers for run in runs)
     if has_baseline and case.name == case.synchronous:
@@ -111,25 +116,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if quick:
         overrides.setdefault("seeds", declared["quick"]["seeds"])
     path = given.out or next_folder("benchmark")
-    with one_sentence(f"make benchmark OUT={path}"):
+    with one_sentence(make_command("benchmark", path, given)):
         given.only = _only(given)
         if (given.publish or given.only is not None) and overrides.keys() - {"data_folder"}:
             raise ValueError(
                 "results.csv has the full tier's rounds and seeds: use --tier full, without others"
             )
         folder = ResultFolder.open(path, case_names(), given.outputs, overrides, default)
+        cases = cases_of(folder.outputs, folder.overrides)
+        if given.scheduler:
+            given.scheduler = absolute(given.scheduler)
+            for case in cases:  # before hours of runs, and a spec may name the case's numbers
+                make_scheduler(case.spec(given.scheduler), seed=0)
         print(f"results go to {path}", file=sys.stderr)
         rows = [] if given.only is None else _held(folder.outputs, given.only)
-        for case in cases_of(folder.outputs, folder.overrides):
-            made = run_case(folder, case, given, Results(rows))
+        for number, case in enumerate(cases, start=1):
+            where = f"case {number} of {len(cases)}, "
+            made = run_case(folder, case, given, Results(rows), where)
             rows += made
             write_rows(path / "results.csv", rows)
             if given.publish:
                 publish(made)
         results = Results(rows)
-        cases = [name for name in case_names() if name in results.cases]
-        write_text(path / "summary.md", summary(results, cases))
-        draw(results, cases, path / "figures" / "benchmark")
+        names = [name for name in case_names() if name in results.cases]
+        write_text(path / "summary.md", summary(results, names))
+        draw(results, names, path / "figures" / "benchmark")
         print_overview(results, given.scheduler)
         print_end(folder, None)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence, Set
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from adcs._types import IndexArray
+from adcs._types import FloatArray, IndexArray
 from adcs._validation import as_array
 from adcs.dpp.constraints import Constraints
 from adcs.dpp.greedy import greedy_map_features
+from adcs.dpp.kernel import as_table
 from adcs.reports.report import Update, flatten, has_dimensions
 
 
@@ -58,17 +60,36 @@ def select(
     Raises
     ------
     ValueError
-        If updates are not finite, are zero or have different lengths; if m is outside 1 to N or
-        theta outside [0, 1]; if the constraints cannot be met. The message names the value.
+        If updates of candidates are not finite or are zero; if updates have different lengths; if m
+        is outside 1 to N or theta outside [0, 1]; if the constraints cannot be met. The message
+        names the value.
     """
+    rows = _rows(updates)
+    if candidates is not None:
+        rows = _with_unused_replaced(rows, candidates)
     return greedy_map_features(
-        _rows(updates),
+        rows,
         m,
         quality=quality,
         theta=theta,
         constraints=Constraints(candidates, required, groups, caps),
         name="updates",
     ).indices
+
+
+def _with_unused_replaced(rows: ArrayLike, candidates: ArrayLike) -> FloatArray:
+    """Return rows; those that are no candidates and have no direction are replaced by one that has.
+
+    A client that has failed may have sent zeros, or no numbers; it is not compared with others.
+    """
+    table = as_table(rows, "updates")
+    unused = np.flatnonzero(~Constraints(candidates).resolve(len(table), 1).allowed)
+    held = table[unused]
+    bad = unused[~np.isfinite(held).all(axis=1) | ~held.any(axis=1)]
+    if bad.size:
+        table = table.copy()
+        table[bad] = np.eye(1, table.shape[1], dtype=table.dtype)
+    return table
 
 
 def _rows(updates: Any) -> ArrayLike:

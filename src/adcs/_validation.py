@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_SHOWN = 60  # characters of a value in an error
+_SHOWN, _REASON = 60, 100  # characters of a value, and of another error, in an error
 
 
 def check_int(
@@ -151,7 +151,7 @@ def real(value: Any) -> float | None:
         return math.nan
 
 
-def brief(value: Any) -> str:
+def brief(value: Any, shown: int = _SHOWN) -> str:
     """Return the repr of a value for an error message, at most 60 characters of it.
 
     >>> brief("x" * 100) == "'" + "x" * 59 + "..."
@@ -161,7 +161,7 @@ def brief(value: Any) -> str:
         text = re.sub(r"\s*\n\s*", " ", repr(value))
     except Exception:  # an int with more digits than Python prints, or a failing __repr__
         return f"a value of type {type(value).__name__}"
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return text if len(text) <= shown else text[:shown] + "..."
 
 
 def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
@@ -176,10 +176,12 @@ def as_array(values: ArrayLike, name: str) -> NDArray[Any]:
         raise ValueError(f"{name} must be numbers, got an array with masked entries")
     try:
         return np.asarray(values)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} must be numbers in rows of one length") from None
-    except Exception as error:  # of an __array__, as of a tensor that requires a gradient
-        reason = brief(str(error))
+    except Exception as error:
+        of_lists = isinstance(error, (TypeError, ValueError, OverflowError))
+        if of_lists and not hasattr(values, "__array__"):
+            raise ValueError(f"{name} must be numbers in rows of one length") from None
+        # Of an __array__, as of a tensor that requires a gradient, or has a dtype of its own.
+        reason = brief(str(error), shown=_REASON)
         raise ValueError(
             f"{name} must be numbers, got a {type(values).__name__} that is no array: {reason}"
         ) from None
@@ -217,7 +219,8 @@ def as_numbers(values: ArrayLike, name: str) -> NDArray[Any]:
     if array.dtype.kind == "O":
         found = [real(value) for value in array.flat]
         if None in found:
-            raise ValueError(f"{name} must be numbers, got {brief(array.flat[found.index(None)])}")
+            strange = array.flat[found.index(None)]
+            raise ValueError(f"{name} must be numbers, got {brief(strange)}{_hint(strange)}")
         return np.array(found, dtype=np.float64).reshape(array.shape)
     if array.dtype.kind not in "fiub":
         first = array.ravel()[:1].tolist()
@@ -225,6 +228,23 @@ def as_numbers(values: ArrayLike, name: str) -> NDArray[Any]:
         raise ValueError(f"{name} must be numbers, got {what}")
     with np.errstate(over="ignore"):  # a longdouble beyond float64 becomes infinite
         return array.astype(np.float64)
+
+
+def _hint(value: Any) -> str:
+    """Return how numbers are got from a value that holds some; "" for any other.
+
+    >>> _hint({"weight": [1.0]}), _hint(iter([1.0])), _hint("x")
+    ('; take list(state_dict.values())', '; make a list of it, as list(model.parameters())', '')
+    """
+    if hasattr(value, "toarray"):
+        return "; take its .toarray()"
+    if isinstance(value, Mapping):
+        return "; take list(state_dict.values())"
+    if isinstance(value, Iterator):
+        return "; make a list of it, as list(model.parameters())"
+    if isinstance(value, (np.ndarray, list, tuple)):
+        return "; a column of rows is given as list(column)"
+    return ""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

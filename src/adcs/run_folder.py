@@ -144,10 +144,7 @@ class RunFolder:
         for each in parts:
             make_folder(each)
         described = {"schema_version": SCHEMA_VERSION, **plain(config), "versions": versions()}
-        write_atomically(
-            folder.path / "config.json",
-            (json.dumps(described, indent=2) + "\n").encode(),
-        )
+        folder.write_config(described)
         return folder
 
     @classmethod
@@ -165,6 +162,10 @@ class RunFolder:
         """The content of config.json."""
         config: dict[str, Any] = read_json(self.path / "config.json", "start a new run")
         return config
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Write config.json as a whole."""
+        write_atomically(self.path / "config.json", (json.dumps(config, indent=2) + "\n").encode())
 
     @property
     def figures(self) -> Path:

@@ -94,6 +94,25 @@ def test_compare_writes_a_run_folder(run: Path) -> None:
     assert sorted(set(rounds)) == [0, 10, 20, 30, 40]
 
 
+def test_the_paper_s_comparison_is_told_of_liveadcs(run: Path, tmp_path: Path) -> None:
+    said = "adcs compare -s Uniform -s LiveADCS compares it"
+    assert said in adcs("compare", *SMALL, "--out", tmp_path / "a").stderr
+    assert said not in adcs("compare", "--resume", run).stderr
+    assert said not in adcs("compare", *SMALL, "-s", "Uniform", "--out", tmp_path / "b").stderr
+
+
+def test_a_device_that_does_not_apply_is_said(tmp_path: Path) -> None:
+    result = adcs("compare", *SMALL, "-s", "ADCS", "--device", "cuda", "--out", tmp_path / "run")
+    assert result.exit_code == 0
+    said = "softmax is computed with NumPy on the CPU: device cuda is for networks of PyTorch."
+    assert said in result.stderr
+    assert said in (tmp_path / "run" / "summary.md").read_text()
+
+
+def test_explain_takes_the_short_option_of_compare(run: Path) -> None:
+    assert "Uniform, seed 0" in adcs("explain", run, "--round", 10, "-s", "Uniform").stdout
+
+
 def test_resume_of_a_finished_run_changes_no_record(run: Path) -> None:
     before = {path.name: path.read_bytes() for path in (run / "records").iterdir()}
     result = adcs("compare", "--resume", run)
@@ -364,7 +383,7 @@ def test_a_typo_gets_one_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert result.exit_code == 2
         assert result.stderr.lower().count("did you mean") == 1, result.stderr
         assert re.search(rf"did you mean \S*{meant}\?", result.stderr), result.stderr
-    assert "there are Mine" in refused(adcs("compare", "-s", "patient.py"))
+    assert "name its class: patient.py:Mine" in refused(adcs("compare", "-s", "patient.py"))
     nobody = tmp_path / "nobody.py"
     nobody.write_text("class Mine: pass")
     assert "nobody.py has no subclass of adcs.Scheduler" in refused(
@@ -798,11 +817,27 @@ def test_the_plain_log_estimates_the_remaining_time(capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().err.splitlines()
     # A line at the first report after every five seconds, and one at the end.
     assert lines == [
-        "compare: 30 % (30 of 100 rounds), 6 s, 14 s left",
+        "compare: 30 % (30 of 100 rounds), 6 s",  # of which 4 s are since the first progress
         "compare: 60 % (60 of 100 rounds), 12 s, 8 s left",
         "compare: 90 % (90 of 100 rounds), 18 s, 2 s left",
         "compare: 100 % (100 of 100 rounds), 20 s",
     ]
+
+
+@pytest.mark.parametrize("done_before", [0, 50])
+def test_what_was_done_before_and_the_start_of_processes_are_not_in_the_remaining_time(
+    capsys: pytest.CaptureFixture[str], done_before: int
+) -> None:
+    now = [0.0]
+    report = plain_log("compare", "rounds", clock=lambda: now[0])
+    report(done_before, 100)
+    now[0] = 60.0  # processes start
+    for rounds in range(1, 10):
+        report(done_before + rounds, 100)
+        now[0] += 1.0
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith(f"({done_before + 1} of 100 rounds), 60 s")
+    assert second.endswith(f"({done_before + 6} of 100 rounds), 65 s, {94 - done_before} s left")
 
 
 def test_a_missing_extra_is_named() -> None:

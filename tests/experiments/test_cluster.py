@@ -19,8 +19,8 @@ from typer.testing import CliRunner, Result
 from adcs.cli.app import app
 from adcs.experiments import cluster as cluster_module
 from adcs.experiments import ray_connection, runner
-from adcs.experiments.cluster import own_files
 from adcs.experiments.config import Experiment
+from adcs.experiments.own_files import own_files
 from adcs.experiments.runner import create_run, run_experiment, tasks, unfinished
 from adcs.run_folder import RunFolder
 

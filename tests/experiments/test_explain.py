@@ -299,6 +299,7 @@ def test_a_client_at_its_limit_is_said_to_be() -> None:
 
 
 def test_a_place_for_waiting_is_not_said_to_be_won() -> None:
+    words: set[str] = set()
     found = [c for c, _ in live_rounds(LiveADCS(patience=1.0), rounds=12) if c.waited]
     assert found
     for choice in found:
@@ -310,9 +311,12 @@ def test_a_place_for_waiting_is_not_said_to_be_won() -> None:
             assert said == (client in choice.waited)
         for row in left_out[2]:
             told = sentence(choice, int(row[0]))
-            if row[7] == "rules":
+            assert row[7] != "rules"  # The page says "waiting", too.
+            if row[7] == "waiting":
+                words.add(row[7])
                 assert "left out by a client that had waited too long" in told
                 assert "a cap" not in told
+    assert words
 
 
 def test_who_is_behind_is_said_in_words() -> None:

@@ -142,7 +142,7 @@ def test_models_by_name() -> None:
         ("{net}:wrong", r"network wrong must return a score for each class: shape \(2, 2\), got"),
         ("{net}:raises", "KeyError: 'weights'"),
         ("{net}x.py:Net", "there is no file"),
-        ("{net}", "has no 'Class'; there are"),
+        ("{net}", r"name its class or function: \S+:\w+( or \S+:\w+)*$"),
         ("cnnn", "unknown model 'cnnn'; did you mean cnn?"),
     ],
 )

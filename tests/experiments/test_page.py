@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import re
 import shlex
@@ -25,14 +26,14 @@ from adcs.experiments.page import LARGEST, page_data, write_page
 from adcs.experiments.page.alerts import federation_alerts, simulation_alerts
 from adcs.experiments.page.document import document, json_text, with_reasons
 from adcs.experiments.page.encoding import nested
-from adcs.experiments.page.reasons import CODES, REASONS, SELECTED, choice_states
+from adcs.experiments.page.reasons import CODES, LEFT_OUT, REASONS, SELECTED, choice_states
 from adcs.experiments.page.simulation import command_of
 from adcs.experiments.page.source import LineTail, RunSource
 from adcs.experiments.page.status import RunStatus, client_states, metrics_text
 from adcs.experiments.page.verdict import proposed, which_scheduler, who_is_left_behind
 from adcs.experiments.page.views import Participation, cluster_order
 from adcs.experiments.runner import create_run, experiment_of
-from adcs.experiments.statistics import summarise
+from adcs.experiments.statistics import Estimate, summarise
 from adcs.experiments.styles import styles_of
 from adcs.federated.recorder import Recorder, RoundRecord
 from adcs.reports.report import ClientReport
@@ -200,6 +201,38 @@ def test_the_baseline_is_enough_where_seeds_do_not_tell_it_from_the_best() -> No
     assert lower.sentences[0] == "Use ADCS: its average is better than that of Uniform."
 
 
+def with_traffic(rows: list[Any], traffic: dict[str, float]) -> list[Any]:
+    def cells(row: Any) -> dict[str, Any]:
+        return {**row.cells, "bytes": Estimate(traffic[row.label], None, 1)}
+
+    return [dataclasses.replace(row, cells=cells(row)) for row in rows]
+
+
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_of_schedulers_that_tie_the_cheapest_is_proposed(seeds: int) -> None:
+    same = {"OCS": [0.4] * seeds, "Oort": [0.4] * seeds, "Uniform": [0.4] * seeds}
+    rows = with_traffic(
+        rows_by_seed(same, dict.fromkeys(same, 0.8)), {"OCS": 9.0, "Oort": 1.0, "Uniform": 2.0}
+    )
+    assert proposed(rows).label == "Oort"  # type: ignore[union-attr]
+    dear = with_traffic(rows, {"OCS": 9.0, "Oort": 3.0, "Uniform": 2.0})
+    advice = which_scheduler(dear, "Uniform")
+    assert advice.label == "Uniform"
+    assert "OCS and Oort reach the same." in advice.sentences
+    assert not any("level with it" in sentence for sentence in advice.sentences)
+
+
+def test_the_baseline_on_top_is_not_said_to_be_surely_best() -> None:
+    values = {"Uniform": [0.5], "ADCS": [0.4]}
+    one = which_scheduler(rows_by_seed(values, {"Uniform": 0.8, "ADCS": 0.8}), "Uniform")
+    assert one.sentences[0] == "Use Uniform, as far as one seed can tell."
+    assert "--seeds 5" in one.sentences[1]
+    noisy = {"Uniform": [0.50, 0.45, 0.55], "ADCS": [0.30, 0.60, 0.40]}
+    few = which_scheduler(rows_by_seed(noisy, {"Uniform": 0.8, "ADCS": 0.8}), "Uniform")
+    assert few.sentences[0].startswith("Use Uniform: no scheduler is surely better")
+    assert few.sentences[-1].endswith("contains 0; more seeds may tell them apart.")
+
+
 def test_a_sure_lead_goes_before_a_larger_one_that_may_be_chance() -> None:
     rows = rows_by_seed(
         {
@@ -320,6 +353,17 @@ def reports(n: int) -> list[ClientReport]:
         ClientReport(c, 0, loss=rng.uniform(0.5, 2.0), update=rng.standard_normal(4))
         for c in range(n)
     ]
+
+
+def test_every_reason_has_words_for_the_summary() -> None:
+    assert set(LEFT_OUT) == {reason.word for reason in REASONS} - {"selected", "no cohort"}
+
+
+def test_the_note_of_the_results_is_about_their_columns(data: dict[str, Any]) -> None:
+    results = data["tables"][0]
+    assert "traffic" not in results["heads"]
+    assert "traffic" not in results["note"]
+    assert "Jain the index of participation. " in results["note"]
 
 
 @pytest.mark.parametrize(

@@ -225,9 +225,16 @@ def test_dark_mode_and_print(run: Path, browser: Any, tmp_path: Path) -> None:
         background = "getComputedStyle(document.body).backgroundColor"
         assert opened.page.evaluate(background) == "rgb(15, 20, 26)"
         dark = opened.picture("#plane canvas")
+        data = json.loads(opened.page.locator("#data").text_content() or "")
+        swatch = "document.querySelector('#legend line').getAttribute('stroke')"
+        bar = "document.querySelector('#costs .bar').style.background"
+        assert opened.page.evaluate(swatch) == data["schedulers"][0]["dark"]
+        dark_bar = opened.page.evaluate(bar)
         opened.page.locator("#theme").click()
         assert opened.page.evaluate(background) == "rgb(255, 255, 255)"
         assert opened.picture("#plane canvas") != dark
+        assert opened.page.evaluate(swatch) == data["schedulers"][0]["colour"]
+        assert opened.page.evaluate(bar) != dark_bar
         opened.page.locator("#theme").click()
         printed = opened.page.pdf(print_background=True)
         assert printed.startswith(b"%PDF")

@@ -49,6 +49,49 @@ def small(data: Path) -> Experiment:
     return Experiment.of(**values, schedulers=["Uniform", "ADCS"])
 
 
+OWN = """
+from adcs import Cohort, Scheduler
+
+class Mine(Scheduler):
+    def _select(self, server_round, clients, m):
+        return Cohort.of(self.take(clients, m))
+"""
+
+
+def test_a_changed_file_of_ones_own_is_named_at_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = tmp_path / "chg.py"
+    own.write_text(OWN)
+    settings = small(save(tmp_path / "a.npz", 0)).as_dict()
+    experiment = from_dict({**settings, "schedulers": ["Uniform", f"{own}:Mine"]})
+    (tmp_path / "new").mkdir()
+    begun = create_run(tmp_path / "new" / "run", experiment)
+    folder = started(tmp_path / "run", experiment, monkeypatch)
+    before = (folder.path / "config.json").read_bytes()
+    own.write_text(OWN.replace("clients, m))", "clients[::-1], m))"))
+    run_experiment(begun, experiment, jobs=1)
+    assert begun.config.get("notes", []) == []  # All of its rounds are of the new version.
+    assert "chg.py" not in caplog.text
+    said = "chg.py has changed since the run began; its results are of both versions."
+    found = adcs("compare", "--resume", folder.path, "--jobs", 1)
+    assert found.exit_code == 0
+    assert said in caplog.text
+    assert folder.config["notes"] == [said]
+    assert [len(held) for held in folder.config["own_files"].values()] == [2]
+    assert {**folder.config, "notes": [], "own_files": {}} == {
+        **json.loads(before),
+        "notes": [],
+        "own_files": {},
+    }
+    for file in ("summary.md", "report.html"):
+        assert said in (folder.path / file).read_text()
+    own.write_text(OWN)
+    caplog.clear()
+    adcs("compare", "--resume", folder.path, "--jobs", 1)  # There is nothing left to run.
+    assert "chg.py" not in caplog.text
+
+
 class Interrupted(Exception):
     pass
 

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from adcs.experiments.config import Experiment
-from adcs.experiments.runner import create_run, experiment_of, run_experiment, tasks
+from adcs.experiments.runner import create_run, experiment_of, run_experiment, run_task, tasks
 from adcs.run_folder import RunFolder
 
 
@@ -129,6 +130,39 @@ def test_a_finished_run_is_left_as_it_is(data, tmp_path):
     before = run(tmp_path / "run", experiment, jobs=1)
     run_experiment(RunFolder.open(tmp_path / "run"), experiment, jobs=1)
     assert lines(tmp_path / "run") == before
+
+
+OWN = """
+import numpy as np
+from adcs.schedulers import Cohort, Scheduler
+
+class First(Scheduler):
+    def _select(self, server_round, clients, m):
+        np.float64(1e300) * np.array([1e300])
+        return Cohort.of(clients[:m])
+"""
+
+
+def test_a_diverging_run_shows_only_the_warnings_of_a_users_own_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = 1e30 * rng.standard_normal((40, 3)), np.arange(40) % 2
+    np.savez(tmp_path / "big.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    (tmp_path / "first.py").write_text(OWN)
+    experiment = Experiment.of(
+        data=str(tmp_path / "big.npz"),
+        schedulers=["LiveADCS", f"{tmp_path}/first.py:First"],
+        partition="iid",
+        clients=10,
+        m=4,
+        rounds=10,
+        eval_every=5,
+    )
+    folder = create_run(tmp_path / "run", experiment)
+    (task,) = tasks(experiment)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        run_task(folder, experiment, task, lambda rounds: None)
+    assert {Path(each.filename).name for each in shown} == {"first.py"}
 
 
 def test_seeds_differ_and_schedulers_share_their_partition(data):

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from adcs.cli.app import app
 from adcs.experiments import runner
-from adcs.experiments.config import Experiment
+from adcs.experiments.config import Experiment, from_dict
 from adcs.experiments.explain import replay, sentence
 from adcs.experiments.merge import merge_parts
+from adcs.experiments.page.simulation import client_runs
+from adcs.experiments.page.source import RunSource
 from adcs.experiments.runner import (
     create_run,
     layout,
@@ -72,6 +76,12 @@ def test_cohorts_come_back_as_sets(data: st.DataObject) -> None:
     ]
 
 
+def cohorts_of(folder: RunFolder, experiment: Experiment) -> list[list[NDArray[np.intp]]]:
+    (task,) = tasks(experiment)
+    form = layout(experiment, task, folder.config.get("cohort_slots"))
+    return read_cohorts(folder, task.name, form)
+
+
 class Cohorts(Observer):
     def __init__(self) -> None:
         self.found: dict[str, list[list[int]]] = {}
@@ -89,7 +99,7 @@ def test_every_round_is_recorded(tmp_path: Path) -> None:
     simulation = experiment.simulation(task.seed, task.labels, experiment.dataset())
     simulation.observers.append(observer)
     simulation.run(20, eval_every=5)
-    held = read_cohorts(folder, task.name, layout(experiment, task))
+    held = cohorts_of(folder, experiment)
     for label, cohorts in zip(task.labels, held, strict=True):
         assert [cohort.tolist() for cohort in cohorts] == observer.found[label]
     lines = list(selection_lines(folder, task.name))
@@ -130,6 +140,79 @@ def test_a_resumed_run_has_the_same_files(
     assert len(files(whole)) == 3
 
 
+OWN = """
+from adcs.schedulers import Cohort, Scheduler
+
+class Twice(Scheduler):
+    fixed_size = False
+    supports_constraints = False
+
+    def _select(self, server_round, clients, m):
+        return Cohort.of(clients[: 2 * m])
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "slots"),
+    [
+        ({"round": {"over_select": 1.3}}, 6),
+        ({"round": {"mode": "buffered", "concurrency": 12}}, 12),
+        ({"schedulers": ["Uniform(independent=True)", "OCS(independent=True)"]}, 100),
+        ({"schedulers": ["Uniform", "{folder}/twice.py:Twice"]}, 100),
+    ],
+)
+def test_cohorts_may_be_larger_than_m(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], slots: int
+) -> None:
+    (tmp_path / "twice.py").write_text(OWN)
+    changes = {"schedulers": ["Uniform"], **changes}
+    changes["schedulers"] = [spec.format(folder=tmp_path) for spec in changes["schedulers"]]
+    experiment = from_dict(small(clients=100, partition="iid").as_dict() | changes)
+    folder = create_run(tmp_path / "run", experiment)
+    assert folder.config["cohort_slots"] == slots
+    run_experiment(folder, experiment, jobs=1)
+    (task,) = tasks(experiment)
+    observer = Cohorts()
+    simulation = experiment.simulation(task.seed, task.labels, experiment.dataset())
+    simulation.observers.append(observer)
+    simulation.run(20, eval_every=5)
+    for label, cohorts in zip(task.labels, cohorts_of(folder, experiment), strict=True):
+        assert [cohort.tolist() for cohort in cohorts] == observer.found[label]
+    assert max(len(cohort) for cohort in observer.found[task.labels[-1]]) > 4
+    stopped = create_run(tmp_path / "stopped", experiment)
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "CHECKPOINT_SECONDS", -1.0)
+
+        def stop(rounds: int) -> None:
+            if rounds >= 13:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run_task(stopped, experiment, task, stop)
+    run_experiment(stopped, experiment, jobs=1)
+    assert files(stopped) == files(folder)
+    for run in client_runs(RunSource(folder), experiment, 0):
+        assert [cohort.tolist() for cohort in run.cohorts] == observer.found[run.label]
+
+
+@pytest.mark.parametrize("name", ["ClusteredSampling", "FedCS", "REFL(adaptive=True)", "TiFL"])
+def test_files_of_smaller_cohorts_stay_as_they_were(tmp_path: Path, name: str) -> None:
+    experiment = small(
+        clients=100, partition="iid", schedulers=[name], network={"availability": 0.9}
+    )
+    folder = create_run(tmp_path / "run", experiment)
+    assert "cohort_slots" not in folder.config
+    run_experiment(folder, experiment, jobs=1)
+    (task,) = tasks(experiment)
+    assert (folder.path / "selections" / f"{task.name}.cohorts").stat().st_size == 20 * 4 * 2
+
+
+def test_a_cohort_that_does_not_fit_is_refused_in_a_sentence() -> None:
+    layout = CohortLayout(runs=1, clients=100, m=4)
+    with pytest.raises(ValueError, match="room for 4 clients of a cohort, got 5"):
+        layout.pack([[range(5)]])
+
+
 def test_a_run_of_an_earlier_version_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +231,7 @@ def test_a_run_of_an_earlier_version_is_resumed(
         path.unlink()
     (folder.path / "selections").rmdir()
     run_experiment(folder, experiment, jobs=1)
-    cohorts = read_cohorts(folder, task.name, layout(experiment, task))[0]
+    cohorts = cohorts_of(folder, experiment)[0]
     assert [len(cohort) for cohort in cohorts] == [0] * 10 + [4] * 10
     assert {line["server_round"] for line in selection_lines(folder, task.name)} == {10, 15}
 

@@ -61,6 +61,29 @@ def test_wrong_specs(spec, named):
         make_scheduler(spec, seed=0)
 
 
+def test_a_file_without_its_class_is_answered_with_its_classes(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("import adcs\nfrom adcs import Uniform\nclass Mine(adcs.ADCS):\n    pass\n")
+    with pytest.raises(ValueError, match=rf"name its class: {path}:Mine$"):
+        make_scheduler(str(path), seed=0)
+    path.write_text("from adcs import Uniform\n")
+    with pytest.raises(ValueError, match=r"mine\.py has no subclass of adcs\.Scheduler$"):
+        make_scheduler(str(path), seed=0)
+
+
+def test_a_class_without_common_settings_is_told_to_take_them(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import adcs\n"
+        "class Mine(adcs.ADCS):\n"
+        "    def __init__(self, *, patience=3):\n"
+        "        super().__init__()\n"
+    )
+    said = "unexpected keyword argument 'seed'; take **common and pass it to super().__init__"
+    with pytest.raises(ValueError, match=re.escape(said)):
+        make_scheduler(f"{path}:Mine(patience=2)", seed=0)
+
+
 def test_a_class_of_ones_own_decides_what_it_takes(tmp_path):
     path = tmp_path / "loose.py"
     path.write_text(

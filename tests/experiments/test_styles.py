@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adcs.experiments import page
 from adcs.experiments.specs import NAMES
-from adcs.experiments.styles import LOOKS, OWN, styles_of
+from adcs.experiments.styles import DARK, DASHES, LOOKS, OWN, styles_of
 
 PLANNED = (
     "Oort",
@@ -88,6 +91,57 @@ def test_schedulers_are_told_apart_by_any_reader(vision: str) -> None:
 def test_colours_are_seen_on_white() -> None:
     for colour in [look[0] for look in LOOKS.values()] + [colour for colour, _ in OWN]:
         assert lab(colour, "usual")[0] < 75.0
+
+
+PAGE = Path(page.__file__).with_name("page.css").read_text()
+
+
+def contrast(colour: str, background: str) -> float:
+    """The contrast ratio of WCAG 2."""
+    parts = []
+    for each in (colour, background):
+        rgb = np.array([int(each[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        parts.append(linear @ [0.2126, 0.7152, 0.0722] + 0.05)
+    return float(max(parts) / min(parts))
+
+
+def test_contrast() -> None:
+    assert contrast("#FFFFFF", "#000000") == pytest.approx(21.0)
+    assert contrast("#402848", "#0f141a") == pytest.approx(1.42, abs=0.01)
+
+
+def test_colours_are_seen_on_the_dark_page() -> None:
+    dark = PAGE.partition('[data-theme="dark"]')[2].partition("}")[0]
+    backgrounds = re.findall(r"--(?:page|panel): (#\w{6})", dark)
+    assert len(backgrounds) == 2
+    values = (0.0, 0.2, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
+    variants = {f"{v}": f"ADCS(theta={v})" for v in values}
+    above = {f"{name} {i}": f"{name}(unknown_group='x{i}')" for name in NAMES for i in range(6)}
+    mine = {f"own {i}": f"file.py:Own{i}" for i in range(40)}
+    for style in styles_of({**OURS, **variants, **above, **mine}).values():
+        for background in backgrounds:
+            assert contrast(style.dark, background) >= 3.0, style
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_dark_colours_are_told_apart_as_light_ones_are(vision: str) -> None:
+    least = 18.0 if vision == "usual" else 12.0
+    for one, other in itertools.combinations(LOOKS, 2):
+        assert apart(DARK[LOOKS[one][0]], DARK[LOOKS[other][0]], vision) > least, (one, other)
+
+    def closest(colours: list[str]) -> float:
+        return min(apart(a, b, vision) for a, b in itertools.combinations(colours, 2))
+
+    own = [colour for colour, _ in OWN]
+    assert closest([DARK[colour] for colour in own]) > min(closest(own), 10.0)
+
+
+@given(st.lists(st.sampled_from(NAMES), unique=True, max_size=17))
+def test_an_own_scheduler_has_a_dash_pattern_that_is_free(names: list[str]) -> None:
+    found = styles_of({**{name: name for name in names}, "Mine": "mine.py:Mine"})
+    others = {found[name].dash for name in names}
+    assert found["Mine"].dash not in others or len(others) == len(DASHES)
 
 
 SPECS = [*NAMES, "ADCS(theta=0.2)", "ADCS(theta=0.95)", "mine.py:Mine", "lib.own:Other(a=1)"]

@@ -119,6 +119,14 @@ def test_a_setting_is_not_set_twice() -> None:
         Grid("ADCS(theta=0.5)", "a", {"theta": [0.1]}, SMALL)
 
 
+def test_points_that_reach_the_same_tie(tmp_path: Path) -> None:
+    same = Grid("Uniform", "a", {"unknown_group": ["x", "y", "z"]}, SMALL)
+    sweep = Sweep.create(same, tmp_path / "s", metric="average")
+    sweep.run(progress=False)
+    points = [point.name for point in sweep.grid.points]
+    assert f": {points[0]} (tied with {points[1]} and 1 more), " in sweep.conclusion()
+
+
 def test_the_best_point_is_that_of_the_records(tmp_path: Path) -> None:
     sweep = Sweep.create(grid(theta=[0.1, 0.9], lr=[0.1, 1e-9]), tmp_path / "s", metric="average")
     sweep.run(progress=False)
@@ -136,7 +144,8 @@ def test_the_best_point_is_that_of_the_records(tmp_path: Path) -> None:
     assert means[sweep.best.name] == max(means.values())
     assert sweep.best.settings["lr"] == 0.1
     sentence = sweep.conclusion()
-    assert sentence.startswith(f"Best of 4 points by average: {sweep.best.name}, ")
+    tied = "(tied with theta=0.1, lr=1e-09 and 2 more)"
+    assert sentence.startswith(f"Best of 4 points by average: {sweep.best.name} {tied}, ")
     assert "over 3 seeds. This number is flattered, because it is the best of 4" in sentence
     with (tmp_path / "s" / "table.csv").open() as lines:
         rows = [row for row in csv.DictReader(lines) if row["measure"] == "average"]

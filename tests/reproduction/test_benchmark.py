@@ -192,12 +192,33 @@ def test_a_scheduler_of_ones_own_is_in_the_table(tmp_path: Path, capsys: Any) ->
     words = ["digits", "--rounds", "4", "--seeds", "2", "--jobs", "1"]
     out = tmp_path / "out"
     main([*words, "--out", str(out), "--scheduler", f"{own}:First"])
-    shown = capsys.readouterr().out
+    shown, log = capsys.readouterr()
+    assert "(case 1 of 1, run 1 of 4)" in log
     assert "| First | 1 |" in shown
     found = Results(read_rows(out / "results.csv"))
     assert {*Case("digits").labels(), "First"} == set(found.schedulers("digits"))
     assert "First" in (out / "summary.md").read_text()
     assert (out / "figures" / "benchmark.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("nofile.py:Mine", "there is no file"),
+        ("first.py:Frist", "has no class 'Frist'"),
+        ("first.py", "name its class: first.py:First$"),
+        ("first.py:First(patience=3)", "has no setting 'patience'"),
+    ],
+)
+def test_a_scheduler_that_cannot_be_made_is_refused_before_any_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, said: str
+) -> None:
+    (tmp_path / "first.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(benchmark, "run_case", lambda *_: pytest.fail("a run was begun"))
+    with pytest.raises(SystemExit, match=said):
+        main(["digits", "--out", str(tmp_path / "out"), "--scheduler", spec])
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_baseline_run_again_in_one_way_of_ending_rounds_keeps_its_synchronous_target(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import subprocess
@@ -13,7 +14,14 @@ from typing import Any
 import pytest
 
 from reproduction import folder as module
-from reproduction.folder import CommandFailed, ResultFolder, Run, one_sentence, quick_look
+from reproduction.folder import (
+    CommandFailed,
+    ResultFolder,
+    Run,
+    make_command,
+    one_sentence,
+    quick_look,
+)
 
 KNOWN = ["figure-1", "kernels"]
 
@@ -129,6 +137,23 @@ def test_errors_end_the_script_with_one_sentence(
         raise error
     assert str(stop.value.code).startswith(str(code))
     assert sentence in capsys.readouterr().err
+
+
+def test_the_command_to_continue_has_the_options_in_force() -> None:
+    given = argparse.Namespace(
+        outputs=["digits", "letter"],
+        seeds=2,
+        tier="full",
+        scheduler="mine.py:Mine(a=1)",
+        published=True,
+        publish=False,
+        again=None,
+        jobs=None,
+    )
+    assert make_command("benchmark", Path("runs/a"), given) == (
+        "make benchmark OUT=runs/a ONLY='digits letter' SEEDS=2 TIER=full "
+        "SCHEDULER='mine.py:Mine(a=1)' PUBLISHED=1"
+    )
 
 
 def test_compare_is_ended_with_the_script(tmp_path: Path) -> None:

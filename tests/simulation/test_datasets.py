@@ -106,7 +106,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"y_train": np.full(6, 2**31, "u4").view("<U1")}, "text.* not Unicode"),
     ({"y_train": np.array(["a"] * 5 + ["\ud800"])}, "text.* not Unicode"),
     ({"y_train": np.full(6, 3)}, "y_train holds the one label 3"),
-    ({"y_test": np.array([7, 4])}, "y_test holds label 4, which has no training example"),
+    ({"y_test": np.array([7, 4])}, "y_test holds label 4, which has no training example$"),
+    (
+        {
+            "x_train": np.eye(25),
+            "y_train": np.arange(25),
+            "x_test": np.eye(25)[:2],
+            "y_test": [346, 1],
+        },
+        "no training example; for numbers instead of 25 classes use --task regression",
+    ),
     ({"x_train": np.zeros((0, 2, 2))}, r"x_train is empty, of shape \(0, 2, 2\)"),
     ({"x_train": np.zeros((6, 0)), "x_test": np.zeros((2, 0))}, "x_train is empty"),
     ({"y_test": np.array([])}, "y_test is empty"),

@@ -79,6 +79,11 @@ def compare(
         which = None if part is None else parse_part(part)
         comparison = _created(experiment, fallback_data, out=out, name=name, part=which)
     _run(comparison, jobs, cluster, track or ())
+    if resume is None and config is None and "schedulers" not in given:
+        show_status(
+            "LiveADCS, which the README recommends, is not one of the paper's six: "
+            "adcs compare -s Uniform -s LiveADCS compares it"
+        )
 
 
 def with_exact(given: dict[str, Any], exact: bool) -> None:

@@ -38,7 +38,9 @@ def explain(
     seed: Annotated[int | None, typer.Option(help="Seed; the first by default.")] = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(help="Label; the first determinantal scheduler by default."),
+        typer.Option(
+            "--scheduler", "-s", help="Label; the first determinantal scheduler by default."
+        ),
     ] = None,
     client: Annotated[str | None, typer.Option(help="Explain this client only.")] = None,
 ) -> None:

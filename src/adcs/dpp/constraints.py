@@ -83,8 +83,10 @@ class Constraints:
         taken = np.bincount(codes[required], minlength=caps.size)
         over = np.flatnonzero(taken > caps)
         if over.size:
+            label = _labels(self.groups, n)[required[codes[required] == over[0]][0]]
             raise ValueError(
-                f"required holds {taken[over[0]]} rows of one group, above its cap {caps[over[0]]}"
+                f"required holds {taken[over[0]]} rows of group {brief(label)}, "
+                f"above its cap {caps[over[0]]}"
             )
         possible = int(np.minimum(np.bincount(codes[allowed], minlength=caps.size), caps).sum())
         if possible < m:

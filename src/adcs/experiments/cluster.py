@@ -26,9 +26,9 @@ from typing import Any
 from adcs._serialization import unpack
 from adcs.experiments import runner
 from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.own_files import file_of, own_files
 from adcs.experiments.ray_connection import ClusterError, connected
 from adcs.experiments.runner import Step, StepWriter, Task, task_steps
-from adcs.experiments.specs import split
 from adcs.run_folder import RunFolder, versions
 from adcs.simulation.datasets import Dataset
 
@@ -121,6 +121,7 @@ class _ClusterRun:
                 "files": own_files(config),
                 "dataset": {each.name: getattr(dataset, each.name) for each in fields(dataset)},
                 "versions": all_versions(),
+                "slots": folder.config.get("cohort_slots"),
                 "checkpoint_seconds": runner.CHECKPOINT_SECONDS,
                 "step_seconds": STEP_SECONDS,
             }
@@ -267,13 +268,14 @@ def steps_on_worker(
         The content of its checkpoint.
     """
     check_versions(shared["versions"])
-    with _unpacked(shared["files"]) as moved:
+    with _unpacked(shared["files"]) as moved, runner.without_overflow_warnings():
         steps = task_steps(
             RunFolder(Path(shared["folder"])),
             from_dict(with_files(shared["config"], moved)),
             Task(*task),
             Dataset(**shared["dataset"]),
             None if checkpoint is None else unpack(checkpoint),
+            slots=shared["slots"],
             step_seconds=shared["step_seconds"],
             checkpoint_seconds=shared["checkpoint_seconds"],
         )
@@ -313,22 +315,6 @@ def check_versions(needed: Mapping[str, str]) -> None:
             )
 
 
-def own_files(config: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the content of each file that settings name, by path: `file.py:Class` or a path.
-
-    The data is not among them: it travels as arrays.
-
-    >>> own_files({"schedulers": {"Uniform": "Uniform"}, "data": {"name": "mine.npz"}})
-    {}
-    """
-    found: dict[str, bytes] = {}
-    for text in _texts({key: value for key, value in config.items() if key != "data"}):
-        path = Path(_file_of(text))
-        if path.suffix and path.is_file():
-            found[_file_of(text)] = path.read_bytes()
-    return found
-
-
 def with_files(value: Any, moved: Mapping[str, str]) -> Any:
     """Return settings that name files at other paths.
 
@@ -339,27 +325,9 @@ def with_files(value: Any, moved: Mapping[str, str]) -> Any:
         return {key: with_files(item, moved) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [with_files(item, moved) for item in value]
-    if isinstance(value, str) and (file := _file_of(value)) in moved:
+    if isinstance(value, str) and (file := file_of(value)) in moved:
         return moved[file] + value.strip().removeprefix(file)
     return value
-
-
-def _file_of(text: str) -> str:
-    """Return the file that a setting names, if it names one.
-
-    >>> _file_of("b.py:Mine(k=1)"), _file_of("trace.csv")
-    ('b.py', 'trace.csv')
-    """
-    return split(text)[0] or text.strip()
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts among settings."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(item)
 
 
 @contextmanager

@@ -50,7 +50,7 @@ from adcs.observers import Observer
 from adcs.reports.sketch import default_sketch, sketch_sentence
 from adcs.run_folder import RunFolder, next_folder
 from adcs.simulation.datasets import Dataset
-from adcs.simulation.models import Model, buffers_of
+from adcs.simulation.models import MLP, Model, buffers_of
 from adcs.trackers import Tracker
 
 RUNS = Path("runs")
@@ -195,7 +195,7 @@ class Comparison:
             name = f"{name}-part{i}of{n}"
         dataset = experiment.dataset()
         model = _checked_model(experiment, dataset)
-        more["notes"] += _sketch_notes(experiment, model)
+        more["notes"] += [*_sketch_notes(experiment, model), *_device_notes(experiment, model)]
         path = next_folder(RUNS, name) if out is None else Path(out)
         return cls(create_run(path, experiment, dataset, **more))
 
@@ -546,6 +546,16 @@ def _checked_model(experiment: Experiment, dataset: Dataset) -> Model:
             f"{gigabytes(needed)}, more than the {gigabytes(memory())} of memory"
         )
     return model
+
+
+def _device_notes(experiment: Experiment, model: Model) -> list[str]:
+    """Return a sentence that says so where the device does not apply to the model."""
+    if experiment.model.device == "cpu" or not isinstance(model, MLP):
+        return []
+    return [
+        f"The model {experiment.model.name} is computed with NumPy on the CPU: device "
+        f"{experiment.model.device} is for networks of PyTorch."
+    ]
 
 
 def _sketch_notes(experiment: Experiment, model: Model) -> list[str]:

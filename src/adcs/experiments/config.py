@@ -35,6 +35,9 @@ from adcs.simulation.training import Training, is_spec
 
 TASKS = ("classification", "regression")
 
+MODEL_IN_WORDS = {"classification": "softmax regression", "regression": "linear regression"}
+"""What the model softmax is in a summary, by task."""
+
 PAPER_SCHEDULERS = {
     "Uniform": "Uniform",
     "PowerOfChoice": "PowerOfChoice",
@@ -139,7 +142,7 @@ class ModelSettings(Section):
         "file.py:Net.",
         option="model",
         metavar="NAME|FILE.py:NET",
-        summary=lambda name: "softmax regression" if name == "softmax" else f"model {name}",
+        summary="model {}",
         is_spec=True,
     )
     buffers: Literal["average", "keep"] = _field(
@@ -460,6 +463,8 @@ class Experiment(Section):
         >>> Experiment.of(data="digits", rounds=500, network={"dropout": 0.1}).in_words()
         'data digits; partition by-class, N = 30 clients; softmax regression; m = 18 per round,
         lr 0.001, 1 step(s) of SGD, T = 500 rounds, batch 16; network: dropout = 0.1; 1 seed'
+        >>> Experiment.of(data="own.npz", task="regression").in_words().split("; ")[2]
+        'linear regression'
         """
         parts = []
         for name, section in self:
@@ -471,6 +476,8 @@ class Experiment(Section):
                 # Epochs take the place of steps.
                 and not (each.option == "steps" and self.training.epochs is not None)
             ]
+            if isinstance(section, ModelSettings) and section.name == "softmax":
+                words[0] = MODEL_IN_WORDS[self.data.task]
             if isinstance(section, PartitionSettings):
                 words += [f"{key} = {value}" for key, value in section.settings.items()]
             if isinstance(section, NetworkSettings):

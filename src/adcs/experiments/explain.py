@@ -15,6 +15,8 @@ from typing import Any
 from adcs._types import ClientId
 from adcs.dpp.explain import Miss
 from adcs.experiments.config import Experiment, from_dict
+from adcs.experiments.page.reasons import CODES, miss_key
+from adcs.experiments.page.reasons import REASONS as PAGE_REASONS
 from adcs.experiments.runner import Progress, report_rounds, same_data, worker_pool
 from adcs.observers import Observer, SelectionEvent
 from adcs.schedulers.choice import Choice, explain_choice
@@ -23,7 +25,8 @@ Table = tuple[str, list[str], list[list[str]]]
 
 REASONS = (
     "The reason is what would have let a client in: rules, if there were no caps and nobody had a "
-    "slot beforehand; redundant with X, if X were absent (and not for the slot of X alone); "
+    "slot beforehand (waiting, if that was for having waited); redundant with X, if "
+    "X were absent (and not for the slot of X alone); "
     "quality, if its quality were the best among the selected; tie, if its id were the smaller "
     "one; redundant with several, if its update had nothing in common with the others'. It is "
     "about the slots that the DPP fills; LiveADCS fills others for balance."
@@ -295,7 +298,7 @@ def _determinantal_sentence(choice: Choice, client: ClientId) -> str:
 def _reason(miss: Miss, choice: Choice) -> str:
     """Return in a few words why a client was left out."""
     return {
-        "rules": "rules",
+        "rules": PAGE_REASONS[CODES[miss_key(miss, choice)]].word,
         "redundant": f"redundant with {choice.known[miss.nearest]}",
         "quality": "quality",
         "tie": "tie",

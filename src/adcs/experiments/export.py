@@ -214,9 +214,10 @@ def recorded_cohorts(folder: RunFolder) -> Iterator[Cohorts]:
     """Yield the recorded cohorts of each run of a simulation; there are none in older runs."""
     if folder.config.get("engine") != ENGINE:
         return
-    experiment = experiment_of(folder)
-    for task in tasks(experiment, folder.config.get("part")):
-        held = read_cohorts(folder, task.name, layout(experiment, task))
+    experiment, config = experiment_of(folder), folder.config
+    for task in tasks(experiment, config.get("part")):
+        form = layout(experiment, task, config.get("cohort_slots"))
+        held = read_cohorts(folder, task.name, form)
         for label, rounds in zip(task.labels, held, strict=True):
             yield Cohorts(label, task.seed, 0, [clients.tolist() for clients in rounds])
 

@@ -118,7 +118,7 @@ def _merge_runs(target: Path, paths: Sequence[Path]) -> None:
                         name = str(path.relative_to(folder.path))
                         write_atomically(target / name, path.read_bytes())
     # The versions are those that the parts ran with.
-    write_atomically(target / "config.json", (json.dumps(common, indent=2) + "\n").encode())
+    merged.write_config(common)
 
 
 def _common(paths: Sequence[Path], configs: Sequence[dict[str, Any]], file: str) -> dict[str, Any]:

@@ -203,7 +203,7 @@ def record_warnings(records: Sequence[Mapping[str, Any]], experiment: Experiment
         notes.append(
             "Training diverged: at the end the test loss is no number, or more than twice what it "
             f"was at the start, for {', '.join(names)}. Such accuracies say nothing about "
-            "schedulers; try a smaller learning rate."
+            "schedulers; try a smaller learning rate, or standardise features that are large."
         )
     m = experiment.training.m
     shares = trained(records, m)
@@ -390,9 +390,18 @@ def seeds_of(experiment: Experiment) -> range:
     return range(experiment.run.first_seed, experiment.run.first_seed + experiment.run.seeds)
 
 
-def reading(experiment: Experiment) -> str:
+def reading(experiment: Experiment, *, costs: bool = True) -> str:
     """Return how the table is to be read.
 
+    Parameters
+    ----------
+    experiment
+        The settings.
+    costs
+        Whether the table has the costs too.
+
+    Examples
+    --------
     >>> reading(Experiment.of(seeds=5)).endswith("then both ends are given.")
     True
     """
@@ -403,7 +412,8 @@ def reading(experiment: Experiment) -> str:
         what = f"Clients are judged by {judged.label}, of which {better} is better; its values are"
     return (
         f"{what} means over the last tenth of evaluations; TV is the distance of the "
-        "groups' selection ratios to uniform, Jain the index of participation; updates, traffic "
-        "and virtual time include what schedulers asked for. "
+        "groups' selection ratios to uniform, Jain the index of participation"
+        + ("; updates, traffic and virtual time include what schedulers asked for" * costs)
+        + ". "
         + tables.table_note(seeds_of(experiment), experiment.metric)
     )

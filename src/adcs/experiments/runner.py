@@ -7,10 +7,12 @@ config alone: the same command writes the same bytes in one process or in severa
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import operator
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -18,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from adcs._validation import did_you_mean
+from adcs._validation import check_int, did_you_mean
 from adcs.experiments.config import SETTINGS, Experiment, from_dict
+from adcs.experiments.own_files import code_versions
 from adcs.experiments.selections import (
     CohortLayout,
     SelectionLines,
@@ -29,10 +32,12 @@ from adcs.experiments.selections import (
     selection_lines,
     selection_paths,
 )
+from adcs.experiments.specs import make_scheduler
 from adcs.experiments.tracking import following
 from adcs.experiments.validation import check_value
 from adcs.observers import EvaluationEvent, Observer
 from adcs.run_folder import RunFolder, Writer, fingerprint, pack_checkpoint, record_line
+from adcs.schedulers import REFL, ClusteredSampling, FedCS, TiFL
 from adcs.schedulers.choice import Choice
 from adcs.simulation.datasets import Dataset
 from adcs.simulation.network import Network
@@ -51,6 +56,8 @@ Progress = Callable[[int, int], None]
 
 ENGINE = "simulation"
 
+log = logging.getLogger(__name__)
+
 CONFIG = {
     "groups": list[int] | None,
     "classes": list[int] | list[str],
@@ -59,8 +66,13 @@ CONFIG = {
     "client_names": list[str],
     "trace_fingerprint": str | None,
     "part": list[int] | None,
+    "cohort_slots": int,
+    "own_files": dict[str, list[str]],
 }
 """What a run's config holds beside the experiment, by type."""
+
+AT_MOST_M = (ClusteredSampling, FedCS, REFL, TiFL)
+"""Schedulers whose cohorts have m clients or fewer."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +110,43 @@ def tasks(experiment: Experiment, part: Sequence[int] | None = None) -> list[Tas
     return every if part is None else every[part[0] - 1 :: part[1]]
 
 
-def layout(experiment: Experiment, task: Task) -> CohortLayout:
+def cohort_slots(experiment: Experiment) -> int:
+    """Return the number of clients that the largest cohort of an experiment may have.
+
+    >>> cohort_slots(Experiment.of(schedulers=["Uniform"], clients=100, m=4))
+    4
+    >>> cohort_slots(Experiment.of(schedulers=["Uniform(independent=True)"], clients=100, m=4))
+    100
+    """
+    clients, m = experiment.partition.clients, experiment.training.m
+    for spec in experiment.schedulers.values():
+        scheduler = make_scheduler(spec, seed=0)
+        if not scheduler.fixed_size and type(scheduler) not in AT_MOST_M:
+            return clients
+    if experiment.round is None:
+        return m
+    buffered = experiment.round.buffered(m)
+    asked = experiment.round.asked(m) if buffered is None else buffered.concurrency
+    return min(max(m, asked), clients)
+
+
+def layout(experiment: Experiment, task: Task, slots: int | None) -> CohortLayout:
     """Return how the cohorts of a task are recorded.
 
-    >>> layout(Experiment(), Task(0, 0, ("Uniform", "ADCS"))).stride
+    Parameters
+    ----------
+    experiment, task
+        The experiment and one of its tasks.
+    slots
+        The `cohort_slots` of the run's config; None, where it has none, is m.
+
+    Examples
+    --------
+    >>> layout(Experiment(), Task(0, 0, ("Uniform", "ADCS")), None).stride
     8
     """
-    return CohortLayout(len(task.labels), experiment.partition.clients, experiment.training.m)
+    m = experiment.training.m if slots is None else slots
+    return CohortLayout(len(task.labels), experiment.partition.clients, m)
 
 
 def check_part(part: Sequence[int], name: str = "part") -> tuple[int, int]:
@@ -195,8 +237,9 @@ def create_run(
 
     The data is divided before anything is written. The config holds the experiment, the groups of
     the clients, the fingerprints of the data and of a trace, `classes` (the user's labels, where
-    they are not 0, 1, ...), `client_names` (of natural clients), and `more`, such as `part`: (i, n)
-    if the folder gets part i of n of the tasks.
+    they are not 0, 1, ...), `client_names` (of natural clients), `cohort_slots` (where a cohort may
+    have more than m clients), `own_files` (the SHA-256 of the user's Python files), and `more`,
+    such as `part`: (i, n) if the folder gets part i of n of the tasks.
 
     >>> import tempfile
     >>> folder = create_run(Path(tempfile.mkdtemp()) / "run", Experiment.of(data="synthetic"))
@@ -206,6 +249,7 @@ def create_run(
     dataset = dataset or experiment.dataset()
     partition = experiment.divide(dataset, experiment.run.first_seed)
     trace = trace_fingerprint(experiment)
+    slots, own = cohort_slots(experiment), code_versions(experiment.as_dict())
     config = {
         "engine": ENGINE,
         **experiment.as_dict(),
@@ -214,6 +258,8 @@ def create_run(
         **({"trace_fingerprint": trace} if trace else {}),
         **({"classes": dataset.labels} if dataset.labels else {}),
         **({"client_names": partition.names} if _fixed_names(experiment) else {}),
+        **({"cohort_slots": slots} if slots > experiment.training.m else {}),
+        **({"own_files": own} if own else {}),
         **more,
     }
     return RunFolder.create(path, config)
@@ -265,6 +311,8 @@ def experiment_of(folder: RunFolder) -> Experiment:
             raise ValueError(f"groups must have a number >= 0 for each client, got {groups!r}")
         if (part := config.get("part")) is not None:
             check_part(part)
+        if (slots := config.get("cohort_slots")) is not None:
+            check_int("cohort_slots", slots, minimum=1, maximum=experiment.partition.clients)
         return experiment
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -367,6 +415,7 @@ def task_steps(
     dataset: Dataset,
     checkpoint: Mapping[str, Any] | None,
     *,
+    slots: int | None = None,
     step_seconds: float | None = None,
     checkpoint_seconds: float | None = None,
 ) -> Iterator[Step]:
@@ -385,6 +434,8 @@ def task_steps(
         The data of the experiment.
     checkpoint
         The state to resume from.
+    slots
+        The `cohort_slots` of the run's config.
     step_seconds, checkpoint_seconds
         Time between steps and between checkpoints; by default `PROGRESS_SECONDS` and
         `CHECKPOINT_SECONDS`.
@@ -400,7 +451,8 @@ def task_steps(
             offset = operator.index(checkpoint["offset"])
     records = RecordLines()
     rounds, eval_every = experiment.training.rounds, experiment.run.eval_every
-    selections = SelectionLines(layout(experiment, task), task.labels, rounds, eval_every)
+    form = layout(experiment, task, slots)
+    selections = SelectionLines(form, task.labels, rounds, eval_every)
     simulation.observers += [records, selections]
     done_before = simulation.server_round
 
@@ -449,7 +501,7 @@ class StepWriter:
         progress: Callable[[int], None],
     ) -> None:
         self._folder = folder
-        self._layout = layout(experiment, task)
+        self._layout = layout(experiment, task, folder.config.get("cohort_slots"))
         self._task = task
         self._progress = progress
         self._lines: Writer | None = None
@@ -482,6 +534,20 @@ class StepWriter:
             self._folder.write_checkpoint(self._task.name, step.checkpoint)
 
 
+@contextmanager
+def without_overflow_warnings() -> Iterator[None]:
+    """Do not show NumPy's warnings of this package's arithmetic while training diverges.
+
+    The report of the run says who diverged. Warnings of a user's own file are shown.
+    """
+    with warnings.catch_warnings():
+        message = "(overflow|invalid value|divide by zero) encountered"
+        for package in ("adcs", "numpy"):
+            module = rf"{package}(\.|$)"
+            warnings.filterwarnings("ignore", message, RuntimeWarning, module)
+        yield
+
+
 def run_task(
     folder: RunFolder, experiment: Experiment, task: Task, progress: Callable[[int], None]
 ) -> None:
@@ -501,8 +567,9 @@ def run_task(
     # A task may start hours after the run, so each checks the data.
     dataset = same_data(experiment, folder.config.get("data_fingerprint"))
     check_trace(experiment, folder.config.get("trace_fingerprint"))
-    with StepWriter(folder, experiment, task, progress) as writer:
-        for step in task_steps(folder, experiment, task, dataset, checkpoint):
+    with StepWriter(folder, experiment, task, progress) as writer, without_overflow_warnings():
+        slots = folder.config.get("cohort_slots")
+        for step in task_steps(folder, experiment, task, dataset, checkpoint, slots=slots):
             writer.write(step)
 
 
@@ -541,8 +608,34 @@ def run_experiment(
     """
     with folder.locked():
         todo = tasks(experiment, folder.config.get("part"))
+        _note_changed_files(folder, experiment, todo)
         with following(folder, observers) as announce:
             _run_tasks(folder, experiment, todo, jobs, progress, cluster, announce)
+
+
+def _note_changed_files(folder: RunFolder, experiment: Experiment, todo: Sequence[Task]) -> None:
+    """Warn of files of the user that have changed since the run began, and note it in its config.
+
+    Nothing is said where no round is done yet, or none is left to do.
+    """
+    config = folder.config
+    versions: dict[str, list[str]] = dict(config.get("own_files", {}))
+    now = code_versions(experiment.as_dict())
+    changed = [path for path, held in versions.items() if now.get(path, held)[-1:] != held[-1:]]
+    if not changed or all(is_done(folder, task.name) for task in todo):
+        return
+    notes = list(config.get("notes", []))
+    begun = any(folder.load_checkpoint(task.name) is not None for task in todo)
+    for path in changed:
+        versions[path] = [*versions[path], *now[path]] if begun else now[path]
+        if begun:
+            name, count = Path(path).name, len(set(versions[path]))
+            which = "both" if count == 2 else f"{count}"
+            note = f"{name} has changed since the run began; its results are of {which} versions."
+            log.warning(note)
+            notes = [each for each in notes if not each.startswith(f"{name} has changed since")]
+            notes.append(note)
+    folder.write_config({**config, "notes": notes, "own_files": versions})
 
 
 def _run_tasks(

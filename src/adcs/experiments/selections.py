@@ -62,7 +62,7 @@ class CohortLayout:
     runs
         The number of runs, which follow each other within a round.
     clients, m
-        The number of clients, and of slots of a cohort.
+        The number of clients, and of slots of the largest cohort.
 
     Examples
     --------
@@ -104,6 +104,11 @@ class CohortLayout:
         parts = []
         for run in cohorts:
             sizes = np.array([len(cohort) for cohort in run], dtype=np.intp)
+            if not self._bits and sizes.max() > self.m:
+                raise ValueError(
+                    f"the run's files have room for {self.m} clients of a cohort, got "
+                    f"{sizes.max()}: an earlier version began the run; start a new one"
+                )
             flat = np.fromiter(chain.from_iterable(run), dtype=np.int64, count=int(sizes.sum()))
             rows = np.repeat(np.arange(rounds), sizes)
             if self._bits:

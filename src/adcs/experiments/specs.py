@@ -81,7 +81,7 @@ class SpecKind:
         """Return the class or function of a spec, and the settings that the spec gives."""
         where, call = split(spec)
         if not where and call.endswith(".py") and Path(call).is_file():
-            where, call = call, "Class"  # The error lists the classes of the file.
+            raise ValueError(f"{self.word} {spec!r}: {self._name_its_class(call, spec)}")
         name, settings = self.parse(call, spec)
         if where:
             return self._user_class(where, name, spec), settings
@@ -107,6 +107,8 @@ class SpecKind:
                 hint = did_you_mean(unknown[0], known) if known else "it has none"
                 name = getattr(kind, "__name__", self.word)
                 why = f"{name} has no setting {unknown[0]!r}; {hint}"
+            elif self.base is Scheduler and "unexpected keyword argument" in why:
+                why += "; take **common and pass it to super().__init__"
             raise ValueError(f"{self.word} {spec!r}: {why}") from error
         except Exception as error:
             raise ValueError(f"{self.word} {spec!r}: {describe_error(error)}") from error
@@ -157,6 +159,30 @@ class SpecKind:
             return callable(value)
         return isinstance(value, type) and issubclass(value, self.base)
 
+    def _name_its_class(self, where: str, spec: str) -> str:
+        """Return what to say about a file that is given without its class."""
+        module = self._module(where, spec)
+        found = [
+            f"{where}:{name}"
+            for name in self._user_classes(module)
+            if getattr(module, name).__module__ == module.__name__
+        ]
+        if not found:
+            return f"{where} has no {self._wanted[2:]}"
+        return f"name its {'class' if self.base else 'class or function'}: {' or '.join(found)}"
+
+    @property
+    def _wanted(self) -> str:
+        return f"a subclass of {self.base_name}" if self.base else "a class or function"
+
+    def _user_classes(self, module: ModuleType) -> list[str]:
+        """Return the names of what a user's module has for a spec."""
+        return [
+            key
+            for key, value in vars(module).items()
+            if self._fits(value) and value is not self.base and not key.startswith("_")
+        ]
+
     def _user_class(self, where: str, name: str, spec: str) -> Callable[..., Any]:
         """Return a class or function from a user's file or module."""
         module = self._module(where, spec)
@@ -164,16 +190,11 @@ class SpecKind:
         if self._fits(kind):
             found: Callable[..., Any] = kind
             return found
-        kinds = [
-            key
-            for key, value in vars(module).items()
-            if self._fits(value) and value is not self.base and not key.startswith("_")
-        ]
-        wanted = f"a subclass of {self.base_name}" if self.base else "a class or function"
-        known = did_you_mean(name, kinds) if kinds else f"{where} has no {wanted[2:]}"
+        kinds = self._user_classes(module)
+        known = did_you_mean(name, kinds) if kinds else f"{where} has no {self._wanted[2:]}"
         what = f"{where} has no class {name!r}" if self.base else f"{where} has no {name!r}"
         if kind is not None:
-            what = f"{name} is not {wanted}"
+            what = f"{name} is not {self._wanted}"
         raise ValueError(f"{self.word} {spec!r}: {what}; {known}")
 
     def _module(self, where: str, spec: str) -> ModuleType:

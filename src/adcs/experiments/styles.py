@@ -6,13 +6,16 @@ pattern. The markers of this package's schedulers all differ, for readers who se
 
 A user's scheduler has a marker that no scheduler of this package has, and a style that follows from
 the name of its class. If two classes of one comparison have the same style, the second by name
-takes the next one.
+takes the next one. Its dash pattern is one that no other scheduler of the comparison has, while
+there are such.
+
+A scheduler has a second colour for the dark backgrounds of the page, of the same hue.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +63,38 @@ OWN = (
 )
 """Colours and markers of users' schedulers."""
 
+DARK = {
+    "#8C8C8C": "#C5CCD3",
+    "#7A2BE0": "#9549FF",
+    "#56B4E9": "#6CC8FF",
+    "#00694A": "#599574",
+    "#7A3B22": "#AA654B",
+    "#D55E00": "#D15A00",
+    "#0072B2": "#699FE3",
+    "#A0186B": "#C8458E",
+    "#8FB84E": "#96C155",
+    "#402848": "#927FB5",
+    "#9A8CFF": "#9C8CFF",
+    "#2B2F8F": "#766EC3",
+    "#E03860": "#FF5779",
+    "#409820": "#269510",
+    "#C880B0": "#DA8DBB",
+    "#787030": "#A39652",
+    "#78C0A0": "#82C9A8",
+    "#333333": "#00B3B9",
+    "#C2185B": "#E91D6A",
+    "#3355BB": "#526CD7",
+    "#996655": "#956930",
+    "#558844": "#9FD690",
+    "#AA44DD": "#B95BFF",
+    "#B8860B": "#D19A22",
+    "#5C7A99": "#627C93",
+}
+"""Colours on the dark backgrounds of the page, by those of `LOOKS` and `OWN`; at least 3 : 1."""
+
+GREY = "#9AA5B1"
+"""What the colours of variants above the defaults approach on a dark background."""
+
 STEP, LIGHTEST, DARKEST = 0.2, 0.5, 0.6
 """The fraction of white or black for each step from the defaults, and its limits."""
 
@@ -69,7 +104,7 @@ FILLS = (("right", "top", "full"), ("none", "left", "bottom"))
 
 @dataclass(frozen=True)
 class Style:
-    """How a line and its markers are drawn.
+    """How a line and its markers are drawn; `dark` is the colour on a dark background.
 
     >>> Style("#D55E00", "-", "^").line
     {'color': '#D55E00', 'linestyle': '-'}
@@ -79,6 +114,7 @@ class Style:
     dash: Any
     marker: Any
     fill: str = "full"
+    dark: str = ""
 
     @property
     def solid(self) -> bool:
@@ -125,31 +161,47 @@ def styles_of(schedulers: Mapping[str, str]) -> dict[str, Style]:
         where, name, settings = parts(spec)
         # Users' classes are identified by name, without their file.
         kinds.setdefault(("own" if where else "", name), {})[label] = settings
-    own = _own_looks([name for where, name in kinds if where or name not in LOOKS])
-    found = {}
+    found: dict[str, Style] = {}
     for (where, name), variants in kinds.items():
-        look = own[name] if where or name not in LOOKS else LOOKS[name]
-        known = defaults(name) if not where and name in NAMES else {}
-        found.update(_shades(look, variants, known))
+        if not where and name in LOOKS:
+            known = defaults(name) if name in NAMES else {}
+            found.update(_shades(LOOKS[name], variants, known))
+    used = {DASHES.index(style.dash) for style in found.values()}
+    own = _own_looks([name for where, name in kinds if where or name not in LOOKS], used)
+    for (where, name), variants in kinds.items():
+        if where or name not in LOOKS:
+            found.update(_shades(own[name], variants, {}))
     return {label: found[label] for label in schedulers}
 
 
-def _own_looks(names: Sequence[str]) -> dict[str, tuple[str, Any, int]]:
+def _own_looks(names: Sequence[str], used: Collection[int] = ()) -> dict[str, tuple[str, Any, int]]:
     """Return a look for each name: by a checksum of it, the next free one where that is taken.
 
+    Parameters
+    ----------
+    names
+        The names.
+    used
+        The indices in DASHES of patterns that others have.
+
+    Examples
+    --------
     >>> _own_looks(["Mine"]) == {k: v for k, v in _own_looks(["Yours", "Mine"]).items()
     ...                          if k == "Mine"}
     True
     """
     found: dict[str, tuple[str, Any, int]] = {}
-    taken = [0] * len(OWN)
+    taken, dashes = [0] * len(OWN), set(used)
     for name in sorted(set(names)):
         first = zlib.crc32(name.encode()) % len(OWN)
         positions = [(first + i) % len(OWN) for i in range(len(OWN))]
         position = min(positions, key=lambda i: taken[i])
         turn, taken[position] = taken[position], taken[position] + 1
         _, marker = OWN[(position + turn) % len(OWN)]
-        found[name] = (OWN[position][0], marker, (position + turn) % len(DASHES))
+        order = [(position + turn + i) % len(DASHES) for i in range(len(DASHES))]
+        dash = next((i for i in order if i not in dashes), order[0])
+        dashes.add(dash)
+        found[name] = (OWN[position][0], marker, dash)
     return found
 
 
@@ -169,14 +221,18 @@ def _shades(
     rest = order[len(below) :]
     plain = rest[:1] if rest and sort_key(variants[rest[0]]) == usual else []
     above = rest[len(plain) :]
-    found = {label: Style(colour, DASHES[dash], marker) for label in plain}
+    dark = DARK[colour]
+    found = {label: Style(colour, DASHES[dash], marker, dark=dark) for label in plain}
     for side, labels, most in ((1, below[::-1], LIGHTEST), (0, above, DARKEST)):
         step = min(STEP, most / max(len(labels), 1))
         for number, label in enumerate(labels, start=1):
             turn = number + (len(above) if side else 0)
             pattern = DASHES[(dash + turn) % len(DASHES)]
             fill = FILLS[side][(number - 1) % len(FILLS[side])]
-            found[label] = Style(_mix(colour, step * number, side), pattern, marker, fill)
+            share = step * number
+            shade = _mix(colour, share, "#FFFFFF" if side else "#000000")
+            of_dark = _mix(dark, share, "#FFFFFF" if side else GREY)
+            found[label] = Style(shade, pattern, marker, fill, of_dark)
     return found
 
 
@@ -198,12 +254,12 @@ def _rank(value: Any) -> tuple[int, float, str]:
     return (3, 0.0, repr(value))
 
 
-def _mix(colour: str, share: float, white: int) -> str:
-    """Return a colour with a share of white (1) or black (0) mixed in.
+def _mix(colour: str, share: float, other: str) -> str:
+    """Return a colour with a share of another mixed in.
 
-    >>> _mix("#D55E00", 0.5, 1), _mix("#D55E00", 0.5, 0)
+    >>> _mix("#D55E00", 0.5, "#FFFFFF"), _mix("#D55E00", 0.5, "#000000")
     ('#EAAE80', '#6A2F00')
     """
-    channels = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-    mixed = [round((1 - share) * channel + 255 * white * share) for channel in channels]
+    channels, others = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (colour, other))
+    mixed = [round((1 - share) * a + share * b) for a, b in zip(channels, others, strict=True)]
     return "#" + "".join(f"{channel:02X}" for channel in mixed)

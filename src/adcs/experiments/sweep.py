@@ -398,6 +398,16 @@ class Sweep:
             raise ValueError(f"{self.folder} has no values of {self.metric} yet")
         return max(found, key=lambda pair: pair[0])[1]
 
+    def _ties(self) -> str:
+        """Return the points that reach the same as the best one, in words."""
+        best = self.best.name
+        means = {name: found[self.metric].mean for name, found in self.estimates.items()}
+        tied = [name for name in means if name != best and means[name] == means[best]]
+        if not tied:
+            return ""
+        more = f" and {len(tied) - 1} more" if len(tied) > 1 else ""
+        return f" (tied with {tied[0]}{more})"
+
     @property
     def confirmed(self) -> Estimate | None:
         """The metric of the best point on the seeds of the confirmation; None if there is none."""
@@ -414,7 +424,7 @@ class Sweep:
         points, seeds = len(self.grid.points), self.grid.experiment.run.seeds
         best, metric = self.best, self._metrics[self.metric]
         value = tables.format_estimate(self.estimates[best.name][self.metric], self.metric)
-        text = f"Best of {points} points by {metric.heading}: {best.name}, {value}"
+        text = f"Best of {points} points by {metric.heading}: {best.name}{self._ties()}, {value}"
         text += f" over {seeds} seeds" if seeds > 1 else " at one seed"
         confirmed = self.confirmed
         if confirmed is not None:

@@ -11,7 +11,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from adcs.experiments.page.reasons import REASONS
+from adcs.experiments.page.reasons import LEFT_OUT, REASONS
 from adcs.run_folder import plain
 
 ESCAPES = {sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
@@ -37,6 +37,7 @@ def with_reasons(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **data,
         "reasons": [{"word": reason.word, "text": reason.text} for reason in REASONS],
+        "left_out": LEFT_OUT,
         "reason_words": list(dict.fromkeys(reason.word for reason in REASONS)),
     }
 

@@ -35,6 +35,8 @@ const N = () => D.clients.names.length;
 const at = (i) => state.step * N() + i;
 const currentRound = () => { const v = D.views ? view() : null; return v && v.rounds.length ? v.rounds[state.step] : 0; };
 const isSelected = (code) => D.reasons[code].word === "selected";
+const isDark = () => document.documentElement.dataset.theme === "dark";
+const lineColour = (s) => (isDark() ? s.dark : s.colour);
 const style = (label) => D.schedulers.find((s) => s.label === label);
 const clientName = (i) => `client ${D.clients.names[i]}` + groupText(i);
 
@@ -133,11 +135,12 @@ function lastCohort(v, last) {
 const hits = new Map();
 
 function showLegend() {
-  const held = [...$("legend").children];
-  if (held.map((b) => b.textContent).join("\n") !== D.schedulers.map((s) => s.label).join("\n")) {
+  const key = JSON.stringify(D.schedulers.map((s) => [s.label, lineColour(s)]));
+  if ($("legend").dataset.key !== key) {
+    $("legend").dataset.key = key;
     replaceChildren($("legend"), D.schedulers.map((s) => {
       const button = element("button", null, { type: "button" });
-      button.appendChild(sample(s.colour, s.dash));
+      button.appendChild(sample(lineColour(s), s.dash));
       button.appendChild(element("span", s.label));
       button.addEventListener("click", () => choose(s.label));
       return button;
@@ -228,8 +231,7 @@ function drawCurves() {
       const xs = line.x[state.axis], mine = s.label === state.label;
       const [mean, low, high] = line[field];
       pen.setLineDash([]);
-      pen.fillStyle = s.colour;
-      pen.strokeStyle = s.colour;
+      pen.fillStyle = pen.strokeStyle = lineColour(s);
       if (low) { pen.globalAlpha = mine ? 0.22 : 0.1; band(pen, frame, xs, low, high); }
       if (state.seeds && D.curves.seeds) {
         pen.globalAlpha = mine ? 0.6 : 0.25;
@@ -340,7 +342,7 @@ function showCosts() {
       const entry = element("dd"), bar = element("span", null, { class: "bar", "aria-hidden": "true" });
       bar.style.width = `${(65 * (cost.values[i] || 0)) / most}%`;
       const s = style(label);
-      bar.style.background = s ? s.colour : css("--accent");
+      bar.style.background = s ? lineColour(s) : css("--accent");
       entry.append(bar, element("span", cost.texts[i]));
       list.appendChild(entry);
     });
@@ -354,7 +356,7 @@ function showCosts() {
 
 function showSettings() {
   const parts = [];
-  if (D.command) parts.push(element("p", "The command that made it:"), element("pre", D.command));
+  if (D.command) parts.push(element("p", "A command that makes it:"), element("pre", D.command));
   else if (D.made_by) parts.push(element("p", "Made by a server app with:"), element("pre", D.made_by));
   const details = element("details");
   details.appendChild(element("summary", "All settings"));
@@ -549,7 +551,7 @@ function cohortSummary() {
   const inside = groups.get("selected") || [];
   parts.push(inside.length ? `${inside.length} of ${N()} clients are selected` : "Nobody is selected");
   const left = [...groups].filter(([word]) => word !== "selected" && word !== "no cohort").sort((a, b) => b[1].length - a[1].length);
-  if (left.length) parts.push(`left out: ${left.map(([word, who]) => `${who.length} ${word}`).join(", ")}`);
+  if (left.length) parts.push(`left out ${left.map(([word, who]) => `${D.left_out[word]} (${who.length})`).join(", ")}`);
   return `${parts.join("; ")}.`;
 }
 
@@ -720,7 +722,7 @@ function drawParticipation() {
   partFrame = { left, top, w, h, end, row, order, columns };
   const wide = Math.round(end / columns);
   figure.querySelector("figcaption").textContent =
-    `A row is a client${v.values ? ", the worst-off first" : ""}; the colour is the share of rounds in which ${state.label} selected it` +
+    `A row is a client${v.values ? ", the worst-off first" : ""}; the stronger the colour, the larger the share of rounds in which ${state.label} selected it` +
     (wide > 1 ? `, over about ${count(wide)} rounds each.` : ".");
   canvas.setAttribute("aria-label", `Participation of ${n} clients with ${state.label}. ${participationText(v)}`);
 }
@@ -851,6 +853,14 @@ function setTheme(name) {
   $("theme").textContent = name === "dark" ? "Light" : "Dark";
 }
 
+function changeTheme(name) {
+  setTheme(name);
+  if (!D.schedulers) return; // Live, before the first answer of the server.
+  showLegend();
+  showCosts();
+  draw();
+}
+
 function listen() {
   $("controls").addEventListener("submit", (event) => event.preventDefault());
   $("slider").addEventListener("input", (event) => setStep(Number(event.target.value)));
@@ -859,7 +869,7 @@ function listen() {
   $("colour").addEventListener("change", (event) => { state.colour = event.target.value; draw(); });
   $("axis").addEventListener("change", (event) => { state.axis = event.target.value; draw(); });
   $("seeds").addEventListener("change", (event) => { state.seeds = event.target.checked; draw(); });
-  $("theme").addEventListener("click", () => { setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"); draw(); });
+  $("theme").addEventListener("click", () => { changeTheme(isDark() ? "light" : "dark"); });
   const plane = $("plane").querySelector("canvas");
   plane.addEventListener("pointermove", (event) => { const d = dotAt(event.offsetX, event.offsetY); if (d) showTip(event, sentence(d.i)); else hideTip(); });
   plane.addEventListener("pointerleave", hideTip);
@@ -909,9 +919,9 @@ function listen() {
   window.addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(draw, 100); });
   window.addEventListener("scroll", hideTip, { passive: true });
   let before = null;
-  window.addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme; setTheme("light"); draw(); });
-  window.addEventListener("afterprint", () => { setTheme(before); draw(); });
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => { setTheme(event.matches ? "dark" : "light"); draw(); });
+  window.addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme; changeTheme("light"); });
+  window.addEventListener("afterprint", () => { changeTheme(before); });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => { changeTheme(event.matches ? "dark" : "light"); });
 }
 
 setTheme(window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adcs._types import ClientId
+from adcs.dpp.explain import Miss
 from adcs.schedulers.choice import Choice
 
 NOBODY = 65535
@@ -73,6 +74,24 @@ REASONS = (
     Reason("none", "no cohort", "the run has ended here: nobody is selected"),
 )
 """All reasons; a code is a position in this tuple."""
+
+LEFT_OUT = {
+    "quality": "for lower quality",
+    "redundancy": "as redundant",
+    "waiting": "for clients that had waited",
+    "rules": "by a rule",
+    "tie": "by a tie",
+    "share": "with its share of slots",
+    "failing": "after failures",
+    "unavailable": "as unavailable",
+    "at work": "as still at work",
+    "no report": "without a usable report",
+    "not asked": "as not asked",
+    "chance": "by chance",
+    "balance": "for balance",
+    "left out": "for a reason that is not recorded",
+}
+"""What follows "left out" in a summary, by the word of the reason."""
 
 CODES = {reason.key: code for code, reason in enumerate(REASONS)}
 
@@ -190,6 +209,13 @@ def _otherwise(choice: Choice) -> str:
     return "left_out" if choice.nearest else "chance"
 
 
+def miss_key(miss: Miss, choice: Choice) -> str:
+    """Return the key of the reason for which a client was left out."""
+    if miss.reason == "rules" and choice.waited and not choice.capped and not choice.required:
+        return "for_waiting"
+    return miss.reason
+
+
 def _set_misses(states: States, choice: Choice, position: Mapping[ClientId, int]) -> None:
     explanation = choice.explanation
     assert explanation is not None
@@ -197,9 +223,7 @@ def _set_misses(states: States, choice: Choice, position: Mapping[ClientId, int]
         client, near = choice.known[miss.row], choice.known[miss.nearest]
         if client not in position or near not in position:
             continue
-        key: str = miss.reason
-        if key == "rules" and choice.waited and not choice.capped and not choice.required:
-            key = "for_waiting"
+        key = miss_key(miss, choice)
         if key in ("redundant", "several"):
             states.name(position[client], key, position[near], miss.similarity)
         else:

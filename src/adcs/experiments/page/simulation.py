@@ -146,11 +146,15 @@ def group_names(config: Mapping[str, Any]) -> list[str]:
 
 
 def scheduler_styles(styles: Mapping[str, Style]) -> list[dict[str, Any]]:
-    """Return label, colour and dash pattern of schedulers, those of the figures."""
+    """Return label, colours and dash pattern of schedulers.
+
+    The colour of a light background and the pattern are those of the figures.
+    """
     return [
         {
             "label": label,
             "colour": style.colour,
+            "dark": style.dark,
             "dash": [] if style.solid else [2 * length for length in style.dash[1]],
         }
         for label, style in styles.items()
@@ -233,7 +237,7 @@ def _tables(rows: Sequence[Row], experiment: Experiment) -> list[dict[str, Any]]
             "title": tables.table_title(seeds_of(experiment)),
             "heads": heads,
             "rows": cells,
-            "note": reading(experiment),
+            "note": reading(experiment, costs=False),
         }
     ]
     heads, cells = tables.difference_table(rows)
@@ -302,9 +306,10 @@ def client_runs(source: RunSource, experiment: Experiment, seed: int) -> list[Ru
     }
     runs = {label: Run(label) for label in labels}
     paths = {}
+    slots = source.config.get("cohort_slots")
     for task in tasks(experiment, source.config.get("part")):
         if task.seed == seed:
-            held = source.cohorts(task.name, layout(experiment, task))
+            held = source.cohorts(task.name, layout(experiment, task, slots))
             for label, cohorts in zip(task.labels, held, strict=True):
                 runs[label].cohorts = cohorts
                 paths[label] = selection_paths(source.folder, task.name)[1]

@@ -18,7 +18,7 @@ from adcs.experiments.page.federation import all_clients, client_groups, with_me
 from adcs.experiments.page.simulation import group_names
 from adcs.experiments.page.source import RunSource
 from adcs.experiments.runner import ENGINE, experiment_of, layout, tasks
-from adcs.experiments.selections import read_cohorts, selection_paths
+from adcs.experiments.selections import CohortLayout, read_cohorts, selection_paths
 
 
 class RunStatus:
@@ -60,13 +60,13 @@ class RunStatus:
         source, total = self._source, experiment.training.rounds
         done_in_all, runs, progress = 0, {}, []
         for task in tasks(experiment, source.config.get("part")):
-            form = layout(experiment, task)
+            form = layout(experiment, task, source.config.get("cohort_slots"))
             path, _ = selection_paths(source.folder, task.name)
             done = path.stat().st_size // form.stride if path.is_file() else 0
             done_in_all += done * len(task.labels)
             if task.seed != experiment.run.first_seed:
                 continue
-            self._follow(experiment, task.name, task.labels, done)
+            self._follow(experiment, task.name, task.labels, form, done)
             last = read_cohorts(source.folder, task.name, form, max(0, done - 1))
             for label, cohorts in zip(task.labels, last, strict=True):
                 runs[label] = {"done": done, "cohort": cohorts[0].tolist() if cohorts else []}
@@ -88,7 +88,14 @@ class RunStatus:
             "alerts": simulation_alerts(source.records, idle, source.config.get("groups"), names),
         }
 
-    def _follow(self, experiment: Experiment, task: str, labels: Sequence[str], done: int) -> None:
+    def _follow(
+        self,
+        experiment: Experiment,
+        task: str,
+        labels: Sequence[str],
+        form: CohortLayout,
+        done: int,
+    ) -> None:
         """Note when each client was last selected, reading new rounds only."""
         clients = experiment.partition.clients
         first = self._read.get(task, 0)
@@ -96,12 +103,8 @@ class RunStatus:
             first = 0
             for label in labels:
                 self._last.pop(label, None)
-        held = next(t for t in tasks(experiment) if t.name == task)
-        for label, cohorts in zip(
-            labels,
-            read_cohorts(self._source.folder, task, layout(experiment, held), first),
-            strict=True,
-        ):
+        new = read_cohorts(self._source.folder, task, form, first)
+        for label, cohorts in zip(labels, new, strict=True):
             last = self._last.setdefault(label, np.full(clients, -1))
             for number, cohort in enumerate(cohorts, start=first):
                 last[cohort] = number

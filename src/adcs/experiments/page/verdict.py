@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ WORSE_AVERAGE = 0.02
 COSTLY = 1.25
 """A cost is named if the proposed scheduler spends this many times as much as the baseline."""
 
+DIGITS = 4
+"""Schedulers whose worst 20 % and average agree in so many significant digits are tied."""
+
 NAMED = 3
 """The number of clients that are named."""
 
@@ -26,7 +30,8 @@ def proposed(rows: Sequence[Row]) -> Row | None:
     """Return the row of the scheduler to propose, None where nothing is known.
 
     It has the best worst 20 % among those whose average is close to the best one. One that is
-    surely better than the baseline goes before one whose lead may be chance.
+    surely better than the baseline goes before one whose lead may be chance. Of those that reach
+    the same, it is the one of the best average, then of the least traffic, then of the least time.
 
     >>> from adcs.experiments.statistics import summarise
     >>> end = {"seed": 0, "server_round": 9}
@@ -45,7 +50,19 @@ def proposed(rows: Sequence[Row]) -> Row | None:
         row for row in known if sign * row.cells["average"].mean >= best - WORSE_AVERAGE * abs(best)
     ]
     surely = [row for row in close if _is_better(row, "worst20")]
-    return max(surely or close, key=lambda row: sign * row.cells["worst20"].mean)
+
+    def key(row: Row) -> tuple[float, ...]:
+        worst, average = _rounded(row)
+        costs = (row.cells["bytes"], row.cells["seconds"])
+        return (sign * worst, sign * average, *(-c.mean if c.n else -math.inf for c in costs))
+
+    return max(surely or close, key=key)
+
+
+def _rounded(row: Row) -> tuple[float, float]:
+    """Return the worst 20 % and the average to `DIGITS` digits; equal ones are a tie."""
+    worst, average = (float(f"{row.cells[f].mean:.{DIGITS}g}") for f in ("worst20", "average"))
+    return worst, average
 
 
 class Advice(NamedTuple):
@@ -84,16 +101,11 @@ def which_scheduler(rows: Sequence[Row], baseline: str, diverged: Collection[str
         return Advice(row.label, [lost, f"{_reached(row)}."])
     if len(known) == 1 or base is None:
         return Advice(row.label, [f"{_reached(row)}."])
-    if row.label == baseline:
-        first = (
-            f"Use {baseline}: none of the others serves the worst-off clients better at about the "
-            "same average."
-        )
-        return Advice(baseline, [first, f"{_reached(row)}.", *_level(known, row)])
-    reached = f"{_reached(row)}; with {baseline} they reach {_both(base)}"
-    costs = _costs(row, base)
-    difference = row.differences["worst20"]
-    seeds = difference.n
+    is_base = row.label == baseline
+    reached = _reached(row) + ("" if is_base else f"; with {baseline} they reach {_both(base)}")
+    costs = [] if is_base else _costs(row, base)
+    ties = _ties(known, row)
+    seeds = row.cells["worst20"].n if is_base else row.differences["worst20"].n
     if seeds < FEWEST:
         how_many = "one seed" if seeds == 1 else f"{seeds} seeds"
         return Advice(
@@ -101,9 +113,21 @@ def which_scheduler(rows: Sequence[Row], baseline: str, diverged: Collection[str
             [
                 f"Use {row.label}, as far as {how_many} can tell.",
                 f"{reached}. The order may be chance: --seeds 5 gives intervals and tests.",
+                *ties,
                 *costs,
             ],
         )
+    level = [*ties, *_level(known, row)]
+    if is_base:
+        first = (
+            f"Use {baseline}: no scheduler is surely better for the worst-off clients at about the "
+            "same average."
+            if level
+            else f"Use {baseline}: none of the others serves the worst-off clients better at about "
+            "the same average."
+        )
+        return Advice(baseline, [first, f"{reached}.", *level])
+    difference = row.differences["worst20"]
     said = f"{format_difference(difference, row.p['worst20'])} over {seeds} seeds"
     if _is_better(row, "worst20"):
         first = f"Use {row.label}: it serves the worst-off clients better than {baseline}."
@@ -120,8 +144,7 @@ def which_scheduler(rows: Sequence[Row], baseline: str, diverged: Collection[str
             ],
         )
     return Advice(
-        row.label,
-        [first, f"{reached}. The worst 20 % differ by {said}.", *costs, *_level(known, row)],
+        row.label, [first, f"{reached}. The worst 20 % differ by {said}.", *costs, *level]
     )
 
 
@@ -151,15 +174,32 @@ def _costs(row: Row, base: Row) -> list[str]:
             dear.append(f"{ours.mean / theirs.mean:.1f} times the {words}")
     if not dear:
         return []
-    *most, last = dear
-    listed = f"{', '.join(most)} and {last}" if most else last
-    return [f"It costs more than {base.label}: {listed}."]
+    return [f"It costs more than {base.label}: {_listed(dear)}."]
 
 
 def _is_better(row: Row, field: str) -> bool:
     """Return whether a row differs from the baseline for the better, by the corrected test."""
     sign = -1.0 if CLIENT_METRICS[row.metric].lower_is_better else 1.0
     return row.p.get(field, 1.0) < LEVEL and sign * row.differences[field].mean > 0.0
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as a list in words.
+
+    >>> _listed(["A"]), _listed(["A", "B", "C"])
+    ('A', 'A, B and C')
+    """
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _ties(rows: Sequence[Row], row: Row) -> list[str]:
+    """Return a sentence that names the schedulers which reach the same as this one."""
+    tied = [r.label for r in rows if r.label != row.label and _rounded(r) == _rounded(row)]
+    if not tied:
+        return []
+    verb = "reach" if len(tied) > 1 else "reaches"
+    return [f"{_listed(tied)} {verb} the same."]
 
 
 def _level(rows: Sequence[Row], row: Row) -> list[str]:
@@ -170,17 +210,17 @@ def _level(rows: Sequence[Row], row: Row) -> list[str]:
         theirs = other.cells["worst20"].values
         if other.label == row.label or len(theirs) != len(ours) or len(ours) < FEWEST:
             continue
+        if _rounded(other) == _rounded(row):
+            continue
         difference = estimate([a - b for a, b in zip(ours, theirs, strict=True)])
         if difference.low <= 0.0 <= difference.high:
             level.append(other.label)
     if not level:
         return []
-    *most, last = level
-    names = f"{', '.join(most)} and {last}" if most else last
-    verb = "are" if most else "is"
+    verb = "are" if len(level) > 1 else "is"
     return [
-        f"{names} {verb} level with it: the 95 % interval of the difference in the worst 20 % "
-        "contains 0."
+        f"{_listed(level)} {verb} level with it: the 95 % interval of the difference in the worst "
+        "20 % contains 0; more seeds may tell them apart."
     ]
 
 

@@ -25,6 +25,9 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 CLIENT_ARRAYS = ("client_train", "client_test")
 OPTIONAL = (*CLIENT_ARRAYS, "vocabulary")
 
+MANY_LABELS = 20
+"""More whole numbers than this, as labels, may be numbers and not classes."""
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -221,8 +224,11 @@ def _targets(
     if known.size < 2:
         raise ValueError(f"{name}: y_train holds the one label {known[0]}; it takes two classes")
     if (strange := ~np.isin(test_labels, known)).any():
+        numbers = labels.dtype.kind in "iu" and known.size > MANY_LABELS
+        hint = f"; for numbers instead of {known.size} classes use --task regression"
         raise ValueError(
             f"{name}: y_test holds label {test_labels[strange][0]}, which has no training example"
+            f"{hint if numbers else ''}"
         )
     if label_names is None:
         label_names = [str(label) for label in known]
