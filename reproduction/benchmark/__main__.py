@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 
 from adcs.experiments import make_scheduler
-from adcs.experiments.specs import absolute
 from reproduction.benchmark.page import PUBLISHED, write_page
 from reproduction.benchmark.protocol import (
     BASELINE,
@@ -125,7 +124,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = ResultFolder.open(path, case_names(), given.outputs, overrides, default)
         cases = cases_of(folder.outputs, folder.overrides)
         if given.scheduler:
-            given.scheduler = absolute(given.scheduler)
             for case in cases:  # before hours of runs, and a spec may name the case's numbers
                 make_scheduler(case.spec(given.scheduler), seed=0)
         print(f"results go to {path}", file=sys.stderr)

@@ -220,7 +220,7 @@ def as_numbers(values: ArrayLike, name: str) -> NDArray[Any]:
         found = [real(value) for value in array.flat]
         if None in found:
             strange = array.flat[found.index(None)]
-            raise ValueError(f"{name} must be numbers, got {brief(strange)}{_hint(strange)}")
+            raise ValueError(f"{name} must be numbers, got {brief(strange)}{_remedy(strange)}")
         return np.array(found, dtype=np.float64).reshape(array.shape)
     if array.dtype.kind not in "fiub":
         first = array.ravel()[:1].tolist()
@@ -230,10 +230,10 @@ def as_numbers(values: ArrayLike, name: str) -> NDArray[Any]:
         return array.astype(np.float64)
 
 
-def _hint(value: Any) -> str:
+def _remedy(value: Any) -> str:
     """Return how numbers are got from a value that holds some; "" for any other.
 
-    >>> _hint({"weight": [1.0]}), _hint(iter([1.0])), _hint("x")
+    >>> _remedy({"weight": [1.0]}), _remedy(iter([1.0])), _remedy("x")
     ('; take list(state_dict.values())', '; make a list of it, as list(model.parameters())', '')
     """
     if hasattr(value, "toarray"):
