@@ -7,8 +7,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,18 @@ CLIP_NORM = 5.0
 OURS = "LiveADCS"
 
 
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Let a logger log errors only."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 class FlowerAggregation(Aggregation):
     """The aggregation of a strategy of Flower that goes by distances between models.
 
@@ -163,16 +176,16 @@ class FlowerAggregation(Aggregation):
 
         from adcs.flower import LocalGrid
 
-        logging.getLogger("flwr").setLevel(logging.ERROR)  # It logs every round.
         LocalGrid(ClientApp(), nodes=1)  # Without a grid Flower creates no messages.
         replies = []
         for node, (update, weight) in enumerate(zip(updates, weights, strict=True), start=1):
             metrics = MetricRecord({"num-examples": float(weight)})
             content = RecordDict({"arrays": ArrayRecord([update]), "metrics": metrics})
             replies.append(Message(content, node, "train"))
-        gc.freeze()  # Flower collects garbage for every reply: not all that was there before.
-        arrays, _ = getattr(strategy, self.name)(**self.settings).aggregate_train(1, replies)
-        gc.unfreeze()
+        with _quiet("flwr"):
+            gc.freeze()  # Flower collects garbage for every reply: not all that was there before.
+            arrays, _ = getattr(strategy, self.name)(**self.settings).aggregate_train(1, replies)
+            gc.unfreeze()
         aggregated: Floats = arrays.to_numpy_ndarrays()[0]
         return aggregated
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ def test_flowers_rules_aggregate_as_their_papers_say() -> None:
     np.testing.assert_allclose(multikrum, expected)
     bulyan = AGGREGATIONS["Flower's Bulyan"].aggregate(updates, weights)
     assert np.abs(bulyan).max() < np.abs(updates[3:]).max()
+    assert logging.getLogger("flwr").isEnabledFor(logging.INFO)  # as it was
 
 
 def test_liars_are_of_different_classes() -> None:
