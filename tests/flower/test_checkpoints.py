@@ -144,6 +144,36 @@ def test_a_checkpoint_of_another_strategy_is_refused(toy: Any, tmp_path: Path) -
     make(Own(), tmp_path / "run")
 
 
+def test_a_second_start_of_one_object_goes_on_as_a_new_object_does(
+    toy: Any, tmp_path: Path
+) -> None:
+    strategy = make(FedAvg(), tmp_path / "run")
+    toy.start(strategy, toy.grid(), 2)
+    again = toy.start(strategy, toy.grid(), 2)
+    new = make(FedAvg(), tmp_path / "other")
+    toy.start(new, toy.grid(), 2)
+    other = toy.start(make(FedAvg(), tmp_path / "other"), toy.grid(), 2)
+    np.testing.assert_array_equal(again.w, other.w)
+
+
+def test_the_state_of_another_class_is_not_taken_over(toy: Any, tmp_path: Path) -> None:
+    class Counts(FedAvg):
+        count = 0
+
+        def state(self) -> Any:
+            return {"count": self.count}
+
+        def load_state(self, state: Any) -> None:
+            self.count = state["count"]
+
+    class Sums(Counts):
+        pass
+
+    toy.start(make(Counts(), tmp_path / "run"), toy.grid(), 1)
+    with pytest.raises(ValueError, match=r"of another strategy than Sums, that of Counts\.state:"):
+        make(Sums(), tmp_path / "run")
+
+
 def test_moments_that_were_saved_without_names_are_restored(toy: Any, tmp_path: Path) -> None:
     strategy = make(FedAdam(), tmp_path / "run")
     toy.start(strategy, toy.grid(), 1)

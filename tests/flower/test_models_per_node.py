@@ -176,6 +176,43 @@ def test_layers_that_a_node_was_not_sent_are_not_missing(scheduler: Any) -> None
     np.testing.assert_array_equal(result.arrays["v"].numpy(), 2.0)
 
 
+class Halves(PerNode):
+    """Sends every second node one of two layers of one shape, and the others the other."""
+
+    def content(self, arrays: ArrayRecord, position: int) -> dict[str, ArrayRecord]:
+        key = ("w", "v")[position % 2]
+        return {"arrays": ArrayRecord({key: arrays[key]})}
+
+    aggregate_train = Layers.aggregate_train
+
+
+@pytest.mark.parametrize("sketch", [None, adcs.Sketcher(size=16)])
+def test_updates_of_different_parts_are_not_compared(sketch: Any, caplog: Any) -> None:
+    model = ArrayRecord({key: Array(np.zeros(3)) for key in ("w", "v")})
+    scheduler = Norms(sketch=sketch)
+    strategy = Scheduled(Halves(), scheduler, clients_per_round=4)
+    strategy.start(LocalGrid(make_app(), 4), model, num_rounds=2)
+    assert caplog.text.count("nodes are sent different parts of the model") == 1
+    held = [scheduler.reports[client] for client in range(4)]
+    np.testing.assert_allclose([report.update_norm for report in held], np.sqrt(3), rtol=1e-6)
+    assert sum(report.update is not None or report.sketch is not None for report in held) == 2
+
+
+@pytest.mark.parametrize("sketch", [None, adcs.Sketcher(size=16)])
+def test_a_node_without_the_arrays_to_go_by_trains(sketch: Any) -> None:
+    """Whether it answers or not."""
+    model = ArrayRecord({key: Array(np.zeros(3)) for key in ("w", "v")})
+    for scheduler, slow in ((adcs.Uniform(), True), (adcs.LiveADCS(sketch=sketch), False)):
+        grid = LocalGrid(make_app(), 4)
+        strategy = Scheduled(Halves(), scheduler, clients_per_round=4, arrays=["v"])
+        for node in grid.nodes:
+            strategy._registry.identify(node.node_id, node.context.node_config["partition-id"])
+        grid.nodes[2].delay = 30.0 if slow else 0.0
+        found = strategy.start(grid, model, num_rounds=2, timeout=10).train_metrics_clientapp
+        assert found[1]["adcs-trained"] == (3 if slow else 4)
+        assert found[2]["adcs-refused"] == 0
+
+
 def test_equal_models_are_one() -> None:
     grid = LocalGrid(make_app(), 4)
     for strategy, differs in ((Copies(), False), (Control(), False), (PerNode(), True)):

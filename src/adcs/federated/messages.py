@@ -131,6 +131,8 @@ class SentModel:
         floating-point ones; this keeps them out of the update.
     record_name
         The name of the record in which the arrays travel, in frameworks that name it.
+    part
+        Whether it may be a part of the model, so that none of its arrays may make up an update.
 
     Attributes
     ----------
@@ -154,6 +156,8 @@ class SentModel:
         patterns: Sequence[str] | None = None,
         keys: Sequence[str] | None = None,
         record_name: str = "arrays",
+        *,
+        part: bool = False,
     ) -> None:
         self.arrays: Arrays = dict(arrays)
         self.record_name = record_name
@@ -164,7 +168,7 @@ class SentModel:
             self.keys = tuple(
                 key for key in floating if any(fnmatchcase(key, pattern) for pattern in patterns)
             )
-            if not self.keys:
+            if not self.keys and not part:
                 raise ValueError(
                     f"arrays must name floating-point arrays of the model, got {list(patterns)} "
                     f"for a model of {floating}"
@@ -174,6 +178,18 @@ class SentModel:
             self.keys, self.patterns = tuple(keys), tuple(escape(key) for key in keys)
         self.size = sum(self.arrays[key].size for key in self.keys)
         self.nbytes = sum(array.nbytes for array in self.arrays.values())
+
+    def has_layout_of(self, other: SentModel) -> bool:
+        """Whether an update of this model has the numbers of an update of another, in their order.
+
+        >>> whole = SentModel({"a": np.zeros(2), "b": np.zeros(2)})
+        >>> SentModel({"a": np.ones(2), "b": np.ones(2)}).has_layout_of(whole)
+        True
+        >>> SentModel({"b": np.zeros(2)}).has_layout_of(whole)
+        False
+        """
+        shapes = [[(key, each.arrays[key].shape) for key in each.keys] for each in (self, other)]
+        return shapes[0] == shapes[1]
 
     def update(self, arrays: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return the reply minus this model, one array for each of `keys` that came back."""
@@ -259,7 +275,8 @@ def _with_precision(
             fits = bool(np.isfinite(np.asarray(largest).astype(dtype)))
         if not fits:
             raise Refused("values", f"array {key!r} must fit into {dtype}, got {largest:g}")
-    return values
+    # More than float32 beside a model of less would become the precision of all clients.
+    return values.astype(np.promote_types(dtype, np.float32), copy=False)
 
 
 def _check_shape(key: str, values: NDArray[Any], sent: NDArray[Any], *, is_parameter: bool) -> None:

@@ -662,6 +662,7 @@ class ReplyBatch(Generic[Reply]):
             )
             if (reason := validate_report(report)) is not None:
                 raise ValueError(reason)
+            report = self._comparable(report, purpose.model)
         except ValueError as error:
             self._refused[client] = error.with_traceback(None)  # Its frames hold the arrays.
             return False
@@ -670,6 +671,16 @@ class ReplyBatch(Generic[Reply]):
             self._trained[client] = reply
             self._layouts[client] = self._layout(reply, purpose.model)
         return True
+
+    def _comparable(self, report: ClientReport, sent: SentModel | None) -> ClientReport:
+        """Return a report without its update if that is of another part of the model than others'.
+
+        Number by number it would be compared with what others changed elsewhere.
+        """
+        model = self._purpose.model
+        if sent is model or model is None or sent is None or sent.has_layout_of(model):
+            return report
+        return replace(report, update=None, sketch=None, norm=report.update_norm)
 
     def _layout(self, reply: ClientReply, sent: SentModel) -> Layout:
         """Return the layout that must agree with those of others.
@@ -682,7 +693,8 @@ class ReplyBatch(Generic[Reply]):
             return reply.layout
         part, whole = tuple(sorted(sent.arrays)), tuple(sorted(model.arrays))
         return tuple(
-            (name, kind, whole if keys == part else keys) for name, kind, keys in reply.layout
+            (name, kind, whole if kind == "ArrayRecord" and keys == part else keys)
+            for name, kind, keys in reply.layout
         )
 
     def usable(self) -> list[ClientId]:

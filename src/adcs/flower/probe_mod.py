@@ -41,7 +41,7 @@ def probe_mod(
         partition = answer_partition(context.node_config.get("partition-id"))
         return _answer(message, {**partition, **order})
     name, arrays = sent_arrays(message.content, question.record)
-    model = SentModel(arrays, question.arrays, record_name=name)
+    model = SentModel(arrays, question.arrays, record_name=name, part=True)
     # The handler gets what it would get in training, in records that it may change.
     message.content = RecordDict(
         {name: record.copy() for name, record in message.content.items() if name != QUESTION}

@@ -161,7 +161,8 @@ def stateful_parts(strategy: Strategy) -> list[tuple[Strategy, str]]:
 def part_names(parts: Iterable[tuple[Strategy, str]]) -> list[str]:
     """Return the names of what `stateful_parts` returns, by the classes of Flower's.
 
-    The user's subclass of a strategy of Flower's goes by the name of that strategy.
+    The user's subclass of a strategy of Flower's goes by the name of that strategy, and a `state`
+    of its own by its own name.
 
     >>> part_names(stateful_parts(FedAdam()))
     ['FedAdam.m_t', 'FedAdam.v_t']
@@ -169,8 +170,8 @@ def part_names(parts: Iterable[tuple[Strategy, str]]) -> list[str]:
     names = []
     for each, name in parts:
         kinds = type(each).__mro__
-        kind = next(kind for kind in kinds if kind.__module__.startswith("flwr."))
-        names.append(f"{kind.__name__}.{name or 'state'}")
+        flowers = next(kind for kind in kinds if kind.__module__.startswith("flwr."))
+        names.append(f"{flowers.__name__}.{name}" if name else f"{kinds[0].__name__}.state")
     return names
 
 

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -359,6 +360,8 @@ class Scheduled(Strategy):
         self._timeout = named.get("timeout", DEFAULT_TIMEOUT)
         self._knows_timeout = "timeout" in named
         self._evaluate_config = named.get("evaluate_config") or ConfigRecord()
+        if self._resumed is None and self.recorder.saves and self.recorder.model is not None:
+            self._resumed = array_record(self.recorder.model)  # A second start of this object.
         if self._resumed is not None:
             log.info("continuing with the model of round %d", self.rounds_done)
         if self._resumed is not None and "initial_arrays" in named:
@@ -541,8 +544,12 @@ class Scheduled(Strategy):
             node: sent_record(message.content, self._record_name)
             for node, message in current.training.items()
         }
-        # Of parts of a model, the largest.
-        name, largest = max(sent.values(), key=lambda each: record_bytes(each[1]))
+        # Of parts of a model, the largest that has arrays to go by.
+        records = {id(record): (name, record) for name, record in sent.values()}
+        name, largest = max(
+            records.values(),
+            key=lambda each: (names_any(self.arrays, each[1]), record_bytes(each[1])),
+        )
         model = self._driver.set_model(read_arrays(largest), self.arrays, name)
         others = {node: each for node, each in sent.items() if not are_equal(each[1], largest)}
         if not others:
@@ -553,9 +560,15 @@ class Scheduled(Strategy):
             if other is None:
                 return model
             name, record = other
-            return SentModel(read_arrays(record), self.arrays, model.keys, name)
+            return SentModel(read_arrays(record), self.arrays, model.keys, name, part=True)
 
         this_round.model_of = model_of
+        if any(shapes_of(record) != shapes_of(largest) for _, record in others.values()):
+            self._warn_once(
+                "parts",
+                "nodes are sent different parts of the model: updates of other parts than the "
+                "largest are not compared; of these clients schedulers know losses and norms",
+            )
 
     def _select(self, grid: Grid, current: _FlowerRound, m: int) -> None:
         """Probe if the scheduler requests it, and select m of the clients that are available."""
@@ -962,6 +975,24 @@ def array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     (2,)
     """
     return ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
+
+
+def shapes_of(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays of a record.
+
+    >>> shapes_of(array_record({"w": np.zeros((2, 3))}))
+    {'w': (2, 3)}
+    """
+    return {key: tuple(array.shape) for key, array in record.items()}
+
+
+def names_any(patterns: Sequence[str] | None, names: Iterable[str]) -> bool:
+    """Return whether a pattern names one of the arrays; None names all.
+
+    >>> names_any(["head.*"], ["head.w", "body.w"]), names_any(["head.*"], ["body.w"])
+    (True, False)
+    """
+    return patterns is None or any(fnmatchcase(name, each) for name in names for each in patterns)
 
 
 def plain_config(config: ConfigRecord) -> dict[str, Any]:
