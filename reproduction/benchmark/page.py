@@ -82,10 +82,13 @@ def main_cases(results: Results) -> list[str]:
 def advice(results: Results) -> str:
     """Return what a person should use, from the results of cases that have all schedulers."""
     cases = [name for name in main_cases(results) if not Case(name).is_network]
-    defaults = [label for label in rivals(results, cases) if not label.endswith(TUNED)]
-    defaults = [n for n in defaults if all(n in results.schedulers(case) for case in cases)]
-    cheap = [label for label in defaults if is_cheap(results, cases, label)]
-    dear = [label for label in defaults if label not in cheap]
+    everywhere = [
+        label
+        for label in rivals(results, cases)
+        if all(label in results.schedulers(case) for case in cases)
+    ]
+    dear = [label for label in everywhere if not is_cheap(results, cases, label)]
+    cheap = [n for n in everywhere if n not in dear and not n.endswith(TUNED)]
     lines = []
     best = max(cheap, key=lambda label: gain(results, cases, label))
     if gain(results, cases, best) > 0.0:
@@ -213,7 +216,8 @@ def verdicts(results: Results, cases: Sequence[str]) -> str:
         "traffic, and within 0.01 of the best of the others, tuned ones included. "
         f"All of it holds on {kept} of {len(on)} cases. The best of many rivals on a few seeds is "
         "partly the luckiest, so that is tested: at each seed, the difference to the rival that is "
-        "best on the other seeds."
+        "best on the other seeds. [Misses of five rivals were run again on fresh seeds]"
+        "(beyond.md#the-benchmarks-misses-on-fresh-seeds)."
     )
     return "\n\n".join([text, "\n".join(broken)] if broken else [text])
 
