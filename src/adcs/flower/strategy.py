@@ -11,16 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import NDArray
 
 from adcs._types import ClientId
 from adcs._validation import check_int, check_number
@@ -57,12 +54,15 @@ from adcs.flower.transport import (
     Transport,
     addressed_evaluations,
     are_equal,
+    array_record,
+    names_any,
     new_message,
     probe_messages,
     read_arrays,
     record_bytes,
     sent_bytes,
     sent_record,
+    shapes_of,
 )
 from adcs.observers import Observer
 from adcs.reports.sketch import SKETCH_ABOVE
@@ -966,33 +966,6 @@ def release_cycles() -> None:
     objects is enough, and takes little time.
     """
     gc.collect(1)
-
-
-def array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """Return arrays as Flower's record of them.
-
-    >>> array_record({"w": np.zeros(2)})["w"].shape
-    (2,)
-    """
-    return ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
-
-
-def shapes_of(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays of a record.
-
-    >>> shapes_of(array_record({"w": np.zeros((2, 3))}))
-    {'w': (2, 3)}
-    """
-    return {key: tuple(array.shape) for key, array in record.items()}
-
-
-def names_any(patterns: Sequence[str] | None, names: Iterable[str]) -> bool:
-    """Return whether a pattern names one of the arrays; None names all.
-
-    >>> names_any(["head.*"], ["head.w", "body.w"]), names_any(["head.*"], ["body.w"])
-    (True, False)
-    """
-    return patterns is None or any(fnmatchcase(name, each) for name in names for each in patterns)
 
 
 def plain_config(config: ConfigRecord) -> dict[str, Any]:

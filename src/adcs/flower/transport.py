@@ -10,6 +10,7 @@ import io
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
@@ -449,6 +450,33 @@ def sent_arrays(content: RecordDict, name: str = "") -> tuple[str, Arrays]:
     """
     found, record = sent_record(content, name)
     return found, read_arrays(record)
+
+
+def array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Return arrays as Flower's record of them.
+
+    >>> array_record({"w": np.zeros(2)})["w"].shape
+    (2,)
+    """
+    return ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
+
+
+def shapes_of(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays of a record.
+
+    >>> shapes_of(array_record({"w": np.zeros((2, 3))}))
+    {'w': (2, 3)}
+    """
+    return {key: tuple(array.shape) for key, array in record.items()}
+
+
+def names_any(patterns: Sequence[str] | None, names: Iterable[str]) -> bool:
+    """Return whether a pattern names one of the arrays; None names all.
+
+    >>> names_any(["head.*"], ["head.w", "body.w"]), names_any(["head.*"], ["body.w"])
+    (True, False)
+    """
+    return patterns is None or any(fnmatchcase(name, each) for name in names for each in patterns)
 
 
 def are_equal(one: ArrayRecord, other: ArrayRecord) -> bool:
