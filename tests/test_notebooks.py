@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,11 @@ def test_outputs_are_not_committed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_cells_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_run(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     need(path)
+    caplog.set_level(logging.INFO, logger="flwr")  # A notebook sets it: the fixture sets it back.
     monkeypatch.chdir(tmp_path)  # where run folders go
     namespace: dict[str, Any] = {"__name__": path.stem}
     shown: list[Any] = []
