@@ -149,6 +149,8 @@ class Round(Generic[Reply]):
         the selection, those of the cohort.
     early_clients
         The clients of all these replies.
+    answerable
+        Whether clients could answer the probe. If not, it is no failure of theirs.
     replies
         The training replies so far; None before the first.
     done
@@ -169,6 +171,7 @@ class Round(Generic[Reply]):
     answers: ReplyBatch[Reply] | None = None
     early_replies: dict[ClientId, Reply] = field(default_factory=dict)
     early_clients: tuple[ClientId, ...] = ()
+    answerable: bool = True
     replies: ReplyBatch[Reply] | None = None
     done: bool = False
 
@@ -554,7 +557,8 @@ class RoundDriver(Generic[Reply]):
             self._apply_weights(current, cohort, model, usable.trained)
         record.costs.updates += contents
         record.costs.extra_updates += contents
-        self._record_failures("probe", record.probed, record.answered)
+        if current.answerable:
+            self._record_failures("probe", record.probed, record.answered)
         # Whole updates that came with the probe are training replies, selected or not.
         trained = dict.fromkeys([*current.early_clients, *usable.trained])
         waited = [client for client in asked if client not in exchange.outrun]

@@ -824,12 +824,14 @@ class Scheduled(Strategy):
         driver.observe_probe(probe, self._exchange(current, {}))
         first = probe.handler == "evaluate" and not self._evaluations
         if first and raised == len(current.sent):
+            this_round.answerable = False
             self._warn_once(
                 "evaluate",
                 f"all {raised} evaluations that {type(self.scheduler).__name__} asked for failed: "
                 "if the evaluate handler needs what configure_evaluate of "
                 f"{type(self.strategy).__name__} puts into the config, give it to start as "
-                "evaluate_config= for the first round",
+                "evaluate_config= for the first round; a handler of another name is known from "
+                "the first evaluation on",
             )
         if probe.question is not None and this_round.early_replies:
             without_mod = {client: current.nodes[client] for client in this_round.early_replies}
