@@ -14,17 +14,13 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from adcs import ClientReport, LiveADCS, PowerOfChoice
-from adcs.schedulers import Source
+from adcs.dpp import alpha
+from adcs.schedulers import Cohort, Source
 from adcs.schedulers.live_adcs import (
     EMPHASIS_POWER,
-    LEAST_WEIGHT,
-    RIDGE,
     LiveKernel,
     LossTracker,
-    fitted_weights,
-    scaled_norms,
     standardised_loss,
-    target_shares,
 )
 
 Floats = NDArray[np.float64]
@@ -132,7 +128,6 @@ class NoBalance(FullEmphasis):
         self.quality = self._emphasised
 
     def _emphasised(self, *given: Any) -> Floats:
-        # The weights have the factor from here, too, so `emphasis` is one.
         return self.kernel.persistence**EMPHASIS_POWER * standardised_loss(*given)
 
 
@@ -146,51 +141,6 @@ class NoWaitingBonus(LiveADCS):
 
 def _no_bonus(waits: Indices, unanswered: Indices) -> Floats:
     return np.zeros(waits.size)
-
-
-class NoiseIgnored(LiveADCS):
-    """Weights are fitted as if updates were free of noise."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.weighting = _noiseless_weights
-
-
-def _noiseless_weights(
-    cosines: Any,
-    norms: Floats,
-    log_shares: Floats,
-    chosen: Indices,
-    persistence: float,
-) -> Floats:
-    return fitted_weights(cosines, norms, log_shares, chosen)
-
-
-class SumInFit(LiveADCS):
-    """The weights are the least-squares fit among those that sum to one."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.weighting = _summing_weights
-
-
-def _summing_weights(
-    cosines: Any,
-    norms: Floats,
-    log_shares: Floats,
-    chosen: Indices,
-    persistence: float,
-) -> Floats:
-    """Return weights as `fitted_weights` does, up to how they come to sum to one."""
-    shares, norms = target_shares(log_shares), scaled_norms(norms)
-    gram = cosines * norms[chosen, None] * norms
-    noise = (1.0 - persistence) * norms[chosen] ** 2
-    lower = np.linalg.cholesky(gram[:, chosen] + RIDGE * np.eye(chosen.size))
-    target = np.linalg.solve(lower, gram @ shares - noise * shares[chosen])
-    # The last row asks for a sum of one, a hundred times as strongly as for a step.
-    rows = np.vstack([lower.T, np.full((1, chosen.size), 100.0)])
-    weights, _ = nnls(rows, np.append(target, 100.0))
-    return np.asarray(np.maximum(weights / weights.sum(), LEAST_WEIGHT / chosen.size))
 
 
 class NoSmoothing(LiveADCS):
@@ -208,26 +158,44 @@ class _Unsmoothed(LossTracker):
         self.loss[rows] = losses
 
 
-class EqualWeights(LiveADCS):
-    """All clients of the cohort have the same weight."""
+class FittedWeights(LiveADCS):
+    """Weights with which the step of a cohort approximates a weighted mean of all clients' updates.
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.weighting = _equal_weights
+    In that mean clients count as exp(rho^2 alpha q). Only the part of a client's own update that
+    persists counts in its inner product with the mean; the rest is noise. What the fitted weights,
+    which are not negative, lack to one is shared equally.
+    """
 
+    def _select(self, server_round: int, clients: tuple[Any, ...], m: int) -> Cohort:
+        cohort = super()._select(server_round, clients, m)
+        known = [] if self.dpp is None else list(self.dpp.clients)
+        at = {client: i for i, client in enumerate(known)}
+        chosen = np.array([at[c] for c in cohort.clients if c in at], dtype=np.intp)
+        if not chosen.size:
+            return cohort
+        weights = self._fitted(chosen)
+        fitted = {known[i]: float(weight) for i, weight in zip(chosen, weights, strict=True)}
+        mean = float(weights.mean())
+        return replace(cohort, weights=tuple(fitted.get(c, mean) for c in cohort.clients))
 
-def _equal_weights(
-    cosines: Any,
-    norms: Floats,
-    log_shares: Floats,
-    chosen: Indices,
-    persistence: float,
-) -> Floats:
-    return np.full(chosen.size, 1.0 / chosen.size)
+    def _fitted(self, chosen: Indices) -> Floats:
+        """Return the weights of clients, from their positions among the known ones."""
+        assert self.dpp is not None
+        rows = np.arange(len(self.dpp.clients)) if self.dpp.rows is None else self.dpp.rows
+        shares = np.exp(self.emphasis * alpha(self.theta) * self.dpp.quality)
+        shares /= shares.sum()
+        gram = self.kernel.inner_products(rows[chosen])[:, rows]
+        gram /= np.mean(self.kernel.norms[rows] ** 2)
+        own = gram[:, chosen]
+        noise = (1.0 - self.kernel.persistence) * own.diagonal() * shares[chosen]
+        lower = np.linalg.cholesky(own + 0.03 * np.eye(chosen.size))
+        weights, _ = nnls(lower.T, np.linalg.solve(lower, gram @ shares - noise))
+        weights += max(0.0, 1.0 - weights.sum()) / chosen.size
+        return np.asarray(np.maximum(weights / weights.sum(), 0.02 / chosen.size))
 
 
 class NoDiversity(LiveADCS):
-    """The DPP's slots go to the largest qualities; the rest is balanced, and weights are fitted."""
+    """The DPP's slots go to the largest qualities; the rest is balanced."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

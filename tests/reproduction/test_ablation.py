@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import adcs
 from adcs.experiments.config import from_dict
-from adcs.schedulers.live_adcs import fitted_weights
 from reproduction import ablation, variants
 from reproduction.ablation import OURS, case_run
 from reproduction.folder import CONFIGS, read_toml
@@ -40,7 +40,7 @@ def test_from_start_to_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "ablation").mkdir()
     text = '# digits\ndata.name = "digits"\ntraining = { lr = 0.01, m = 10 }\nrun = { seeds = 2 }\n'
     (tmp_path / "ablation" / "a.toml").write_text(text)
-    variant = {"equal weights": declared["variants"]["equal weights"]}
+    variant = {"no diversity": declared["variants"]["no diversity"]}
     small = {"cases": ["a"], "variants": variant, "others": {"Uniform": "Uniform"}}
     monkeypatch.setattr(ablation, "protocol", lambda: small)
     monkeypatch.setattr(ablation, "CONFIGS", tmp_path)
@@ -50,26 +50,17 @@ def test_from_start_to_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert any(line.startswith("| digits, 10 rounds | worst | worst 20 % |") for line in lines)
     assert [line.split("|")[1].strip() for line in lines if line.startswith("| ")][1:] == [
         OURS,
-        "equal weights",
+        "no diversity",
         "Uniform",
     ]
 
 
-def test_weights_that_sum_to_one_in_the_fit_differ_only_by_what_is_not_represented() -> None:
-    """The same where a cohort represents all; by inverse squared norms where it does not."""
-    rng = np.random.default_rng(0)
-    rows = rng.standard_normal((4, 6))
-    rows = np.repeat(rows / np.linalg.norm(rows, axis=1, keepdims=True), 3, axis=0)
-    chosen = np.arange(0, 12, 3)
-    shares = rng.normal(size=12) / 5
-    cosines = rows[chosen] @ rows.T
-    both = [
-        weights(cosines, np.ones(12), shares, chosen, 1.0)
-        for weights in (fitted_weights, variants._summing_weights)
-    ]
-    np.testing.assert_allclose(*both, atol=0.02)
-    norms = np.array([1.0, 2.0, *np.ones(38)])
-    strangers = variants._summing_weights(np.eye(40)[:2], norms, np.zeros(40), np.arange(2), 1.0)
-    assert strangers[0] / strangers[1] == pytest.approx(4.0, rel=0.2)
-    kept = fitted_weights(np.eye(40)[:2], norms, np.zeros(40), np.arange(2))
-    np.testing.assert_allclose(kept, 0.5, atol=0.02)
+def test_fitted_weights_give_a_client_the_share_of_those_that_it_resembles() -> None:
+    """Four groups of one, two, three and six equal clients; a cohort has one of each."""
+    groups = np.repeat(np.arange(4), [1, 2, 3, 6])
+    scheduler = variants.FittedWeights(theta=0.0)
+    reports = [adcs.ClientReport(c, 0, loss=1.0, update=np.eye(4)[g]) for c, g in enumerate(groups)]
+    scheduler.observe(0, reports, "probe")
+    cohort = scheduler.select(0, range(12), 4)
+    weights = {groups[c]: w for c, w in zip(cohort.clients, cohort.weights, strict=True)}
+    assert [weights[g] for g in range(4)] == pytest.approx(np.array([1, 2, 3, 6]) / 12, abs=0.03)

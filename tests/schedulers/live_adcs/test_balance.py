@@ -19,7 +19,7 @@ from adcs.run_folder import plain
 from adcs.schedulers.choice import as_record, explain_choice, from_record
 from adcs.schedulers.live_adcs import LiveKernel
 from adcs.schedulers.live_adcs import balance as module
-from adcs.schedulers.live_adcs.balance import balancing_clients, waiting_bonus
+from adcs.schedulers.live_adcs.balance import balancing_clients, target_shares, waiting_bonus
 
 
 def kernel_of(updates: np.ndarray, gram_limit: int = 2000) -> tuple[LiveKernel, np.ndarray]:
@@ -219,7 +219,7 @@ def test_equal_clients_stay_equal_in_large_cohorts_whatever_float32_rounds() -> 
 def test_the_target_leaves_out_the_part_of_a_client_s_update_that_is_noise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of its own update only the part rho counts in <u_i, g>, as in the weights."""
+    """Of its own update only the part rho counts in <u_i, g>."""
     from adcs.schedulers.live_adcs import scheduler as live
 
     seen = {}
@@ -343,3 +343,10 @@ def test_who_is_left_out_is_told_that_there_were_two_parts() -> None:
     assert choice.explanation is not None
     for client in set(range(20)) - {*cohort.clients, *choice.limited}:
         assert sentence(choice, client).endswith("represent all clients.")
+
+
+def test_shares_at_a_large_theta_are_numbers() -> None:
+    """At theta = 0.999 alpha is 500; q is -3 for all clients if none has answered for long."""
+    for q in (3.0, 0.0, -3.0):
+        np.testing.assert_allclose(target_shares(np.full(4, 499.5 * q)), 0.25)
+    assert target_shares(np.array([-1500.0, -750.0])).tolist() == [0.0, 1.0]

@@ -1,12 +1,5 @@
 """LiveADCS: ADCS kept current by training replies; docs/evidence/beyond.md has the method."""
 
-from adcs.schedulers.live_adcs.aggregation_weights import (
-    LEAST_WEIGHT,
-    RIDGE,
-    fitted_weights,
-    scaled_norms,
-    target_shares,
-)
 from adcs.schedulers.live_adcs.kernel import LiveKernel
 from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
 from adcs.schedulers.live_adcs.probe_budget import ProbeBudget
@@ -17,9 +10,7 @@ from adcs.schedulers.live_adcs.waiting import WaitingRule
 
 __all__ = [
     "EMPHASIS_POWER",
-    "LEAST_WEIGHT",
     "MAX_QUALITY",
-    "RIDGE",
     "LiveADCS",
     "LiveKernel",
     "LossTracker",
@@ -27,8 +18,5 @@ __all__ = [
     "ShareLimit",
     "WaitingRule",
     "clip_outliers",
-    "fitted_weights",
-    "scaled_norms",
     "standardised_loss",
-    "target_shares",
 ]

@@ -14,11 +14,39 @@ POOL = 500
 MAX_WAIT_RATIO = 5.0
 """No wait counts as longer than this many times the median: one would leave none to the others."""
 
+MAX_EXPONENT = 500.0
+"""The largest exponent in target shares is from -500 to 500: exp overflows at 709."""
+
+MAX_NORM_RATIO = 5.0
+"""No update counts as longer than this many times the median."""
+
 TIE = 1e-6
 """Scores that differ by no more for each client of a cohort are equal: the smaller id wins.
 
 In mean squared norms. Scores grow with the size of the cohort, and so do their rounding errors.
 """
+
+
+def target_shares(log_shares: Float64Array) -> Float64Array:
+    """Return what each client counts in the step to approximate, from logarithms up to a constant.
+
+    >>> target_shares(np.log([1.0, 3.0])).round(2)
+    array([0.25, 0.75])
+    """
+    largest = float(log_shares.max())
+    shares = np.exp(log_shares - (largest - min(max(largest, -MAX_EXPONENT), MAX_EXPONENT)))
+    return np.asarray(shares / shares.sum())
+
+
+def scaled_norms(norms: Float64Array) -> Float64Array:
+    """Return norms of updates, none above `MAX_NORM_RATIO` medians, with a mean square of one.
+
+    >>> scaled_norms(np.array([2.0, 2.0, 100.0])).round(2)
+    array([0.33, 0.33, 1.67])
+    """
+    norms = np.minimum(norms, MAX_NORM_RATIO * np.median(norms))
+    mean_square = float((norms**2).mean())
+    return norms / np.sqrt(mean_square) if mean_square > 0.0 else np.ones(norms.size)
 
 
 def waiting_bonus(waits: IndexArray, unanswered: IndexArray) -> Float64Array:

@@ -138,12 +138,6 @@ class LiveKernel:
         """Return the cosines of some rows with all rows, len(rows) x N."""
         return self._multiply(self.unit[rows]) if self._cosines is None else self._cosines[rows]
 
-    def cosines_with(self, rows: IndexArray, others: IndexArray) -> Float64Array | CosineSums:
-        """Return the cosines of some rows with others, as a matrix if the cosines are kept."""
-        if self._cosines is not None:
-            return self._cosines[rows][:, others]
-        return CosineSums(self.unit, rows, None if self._is_everyone(others) else others)
-
     def cosine_rows(self, rows: IndexArray) -> Callable[[int], Float64Array]:
         """Return a function that gives the cosines of the i-th of some rows with all of them."""
         if (kept := self._cosines) is not None:
@@ -219,42 +213,6 @@ class LiveKernel:
         # States of earlier versions lack it.
         self._compared = np.array(state.get("compared", np.full(self.norms.size, np.nan)))
         self._persistence = None
-
-
-class CosineSums:
-    """Cosines of m rows with N others where the m x N matrix is too large to be formed.
-
-    Parameters
-    ----------
-    unit
-        All unit vectors.
-    rows, others
-        The m rows, and the N others; None for all.
-
-    Examples
-    --------
-    >>> sums = CosineSums(np.array([[1.0, 0.0], [0.6, 0.8]]), np.array([0]))
-    >>> sums.columns(np.array([1])), sums @ np.array([1.0, 10.0])
-    (array([[0.6]]), array([7.]))
-    """
-
-    def __init__(
-        self, unit: FloatArray, rows: IndexArray, others: IndexArray | None = None
-    ) -> None:
-        self._unit, self._own, self._others = unit, unit[rows].astype(np.float64), others
-
-    def columns(self, chosen: IndexArray) -> Float64Array:
-        """Return the cosines with some of the others."""
-        at = chosen if self._others is None else self._others[chosen]
-        return np.asarray(self._own @ self._unit[at].astype(np.float64).T)
-
-    def __matmul__(self, weights: Float64Array) -> Float64Array:
-        """Return the sums of cosines with the others, weighted."""
-        if self._others is not None:
-            scattered = np.zeros(len(self._unit))
-            scattered[self._others] = weights
-            weights = scattered
-        return np.asarray(self._own @ _weighted_sum(self._unit, weights))
 
 
 def _weighted_sum(rows: FloatArray, weights: Float64Array) -> Float64Array:

@@ -21,14 +21,14 @@ from adcs.reports.table import ReportTable
 from adcs.schedulers.base import Cohort, Request, Scheduler, Source
 from adcs.schedulers.client_dpp import ClientDPP
 from adcs.schedulers.directions import Kernel, make_directions
-from adcs.schedulers.live_adcs.aggregation_weights import (
-    fitted_weights,
+from adcs.schedulers.live_adcs.balance import (
+    balancing_clients,
     scaled_norms,
     target_shares,
+    waiting_bonus,
 )
-from adcs.schedulers.live_adcs.balance import balancing_clients, waiting_bonus
 from adcs.schedulers.live_adcs.batches import Batch, in_batches
-from adcs.schedulers.live_adcs.kernel import CosineSums, LiveKernel
+from adcs.schedulers.live_adcs.kernel import LiveKernel
 from adcs.schedulers.live_adcs.loss_tracker import LossTracker, clip_outliers
 from adcs.schedulers.live_adcs.participation import Participation
 from adcs.schedulers.live_adcs.probe_budget import ProbeBudget
@@ -48,9 +48,6 @@ EMPHASIS_POWER = 2
 """Losses count as the persistence of updates to this power."""
 
 QualityScore = Callable[[Float64Array, Float64Array, IndexArray, Float64Array], Float64Array]
-Weighting = Callable[
-    [Float64Array | CosineSums, Float64Array, Float64Array, IndexArray, float], Float64Array
-]
 SIGNALS = frozenset({"update", "loss"})
 
 
@@ -62,8 +59,7 @@ class LiveADCS(Scheduler):
     A cohort has two parts. The first is the greedy MAP of L = Q C Q with Q = diag(exp(alpha q)); it
     has the more slots, the more of an update persists from one selection of a client to the next.
     The second balances the cohort: with it, the cohort's mean update is close to the mean of all,
-    and who has waited longer goes first. Weights are fitted so that the cohort's step approximates
-    the weighted mean of all clients' updates, as far as updates are more than noise.
+    and who has waited longer goes first. All clients of a cohort have the same weight.
     Participation is bounded on both sides, by `patience` and by `max_share`.
 
     Parameters
@@ -110,8 +106,6 @@ class LiveADCS(Scheduler):
         Which clients have been chosen too often.
     waiting_bonus : function
         What waiting counts for in the slots that balance: `waiting_bonus`.
-    weighting : function
-        Aggregation weights of a cohort: `fitted_weights`.
 
     Formula
     -------
@@ -119,7 +113,8 @@ class LiveADCS(Scheduler):
     as in ADCS: (1 - theta) log det C_S + theta (sum of qualities) by the greedy algorithm. C is
     made of each client's latest update, whichever round it is of, and qualities of loss estimates.
     Each other slot goes to the client that maximises 2 <u_i, m g - sum_S u_j> - |u_i|^2 + b_i: g is
-    the step that the weights are fitted to, and b_i the standardised time since i was selected.
+    the mean update of all clients, those with large losses counting more, and b_i the standardised
+    time since i was selected.
 
     Examples
     --------
@@ -141,7 +136,7 @@ class LiveADCS(Scheduler):
     def __init__(
         self,
         *,
-        theta: float = 0.55,
+        theta: float = 0.6,
         patience: float | None = 2.0,
         max_share: float | None = 2.0,
         refresh_every: int | None = 500,
@@ -174,10 +169,8 @@ class LiveADCS(Scheduler):
         self.waiting_rule = WaitingRule(patience)
         self.share_limit = ShareLimit(max_share)
         self.waiting_bonus = waiting_bonus
-        self.weighting: Weighting = fitted_weights
         self.dpp: ClientDPP | None = None
         self._participation = Participation()
-        self._weights: dict[ClientId, float] = {}
         self.reports = ReportStore(self.sketch)
         self._generation = 0  # of the reports that the kernel was made from
         self._silent_clients: tuple[tuple[int, ...], Set[ClientId]] = ((), frozenset())
@@ -289,7 +282,6 @@ class LiveADCS(Scheduler):
         self.kernel.clear()
         self.loss_tracker.clear()
         self._participation.clear()
-        self._weights = {}
 
     def _update(self, batch: Batch) -> None:
         """Take reports on the model of a round; those older than the client's last are ignored."""
@@ -324,16 +316,14 @@ class LiveADCS(Scheduler):
 
     def _predict(self, clients: Sequence[ClientId]) -> None:
         """Predict how the global step of the replies of clients, stale ones too, changes losses."""
-        weights = np.array([self._weights.get(client, 0.0) for client in clients])
-        if not weights.sum() > 0.0:
+        if not clients:
             return
         rows = self._participation.rows(clients)
         norms = self.kernel.norms[rows]
         longest = MAX_STEP_NORM_RATIO * np.median(self.kernel.norms)
-        weights *= np.divide(longest, norms, out=np.ones(norms.size), where=norms > longest)
-        if weights.sum() > 0.0:
-            shares = weights / weights.sum()
-            self.loss_tracker.predict(self.kernel.sum_products(rows, shares))
+        counts = np.divide(longest, norms, out=np.ones(norms.size), where=norms > longest)
+        if counts.sum() > 0.0:
+            self.loss_tracker.predict(self.kernel.sum_products(rows, counts / counts.sum()))
 
     # select
 
@@ -355,8 +345,6 @@ class LiveADCS(Scheduler):
             )
 
         cohort = select_with_unknown(self, server_round, clients, m, known, select_known)
-        held = {c: self._weights[c] for c in self.pending if c in self._weights}
-        self._weights = held | dict(zip(cohort.clients, cohort.weights, strict=True))
         self._participation.mark_selected(cohort.clients, server_round)
         required = self.constraints.required
         self.share_limit.charge(
@@ -409,7 +397,7 @@ class LiveADCS(Scheduler):
         m: int,
         constraints: Constraints,
     ) -> Cohort:
-        """Take the greedy MAP, overdue clients first, balance it, and fit weights to everyone."""
+        """Take the greedy MAP, overdue clients first, and balance it."""
         all_rows, kernel = self._participation.rows(everyone), self.kernel
         rows, q = all_rows[position], quality[position]
         # The kernel's entries are rounded as the updates are.
@@ -423,12 +411,12 @@ class LiveADCS(Scheduler):
         slots = max(self.dpp_slots(m), len(first.required))
         selection = dpp.greedy(slots, first) if slots else None
         picks = () if selection is None else selection.indices
-        # Pending clients represent others too: they are balanced, and weights fitted, with them.
+        # Pending clients represent others too: the cohort is balanced together with them.
         together = np.array([*constraints.given, *picks], dtype=np.intp)
-        log_shares = self.emphasis * alpha(self.theta) * quality
         balancing: list[int] = []
         if slots < m:
-            norms, shares = scaled_norms(kernel.norms[all_rows]), target_shares(log_shares)
+            norms = scaled_norms(kernel.norms[all_rows])
+            shares = target_shares(self.emphasis * alpha(self.theta) * quality)
             noise = (1.0 - kernel.persistence) * norms**2
             targets = norms * kernel.cosine_sums(all_rows, norms * shares) - noise * shares
             balancing = balancing_clients(
@@ -441,18 +429,11 @@ class LiveADCS(Scheduler):
                 m - slots,
                 constraints.resolve(rows.size, m),
             )
-            together = np.append(together, np.array(balancing, dtype=np.intp))
-        weights = self.weighting(
-            kernel.cosines_with(rows[together], all_rows),
-            kernel.norms[all_rows],
-            log_shares,
-            position[together],
-            kernel.persistence,
-        )
+        clients = tuple(known[i] for i in (*picks, *balancing))
         limited = len(everyone) - len(known)
         return Cohort(
-            clients=tuple(known[i] for i in together[len(constraints.given) :]),
-            weights=tuple(weights[len(constraints.given) :].tolist()),
+            clients=clients,
+            weights=(1.0,) * len(clients),
             diagnostics={
                 **({} if selection is None else dpp.diagnostics(selection)),
                 "balancing": [known[i] for i in balancing],
@@ -474,7 +455,6 @@ class LiveADCS(Scheduler):
             "participation": self._participation.state(),
             "probe_budget": self.probe_budget.state(),
             "share_limit": self.share_limit.state(),
-            "weights": [[client, weight] for client, weight in self._weights.items()],
             "generation": self._generation,
         }
 
@@ -486,7 +466,6 @@ class LiveADCS(Scheduler):
         self._participation.restore(state["participation"])
         self.probe_budget.restore(state["probe_budget"])
         self.share_limit.restore(state["share_limit"])
-        self._weights = dict(state["weights"])
         self._generation = int(state["generation"])
         self._silent_clients = ((), frozenset())
         self.dpp = None
