@@ -125,15 +125,11 @@ def test_a_first_loss_does_not_count_as_a_fall():
     assert scheduler.loss_tracker.estimate(0).tolist() == [1.5] * 9
 
 
-def test_live_weights_stand_for_all_labels():
-    """Of labels with 6, 1 and 1 clients, the first has the largest weight."""
+def test_live_cohorts_have_all_labels():
+    """Of labels with 6, 1 and 1 clients, each has a slot."""
     rows = np.array([[9.0, 0, 0]] * 6 + [[0, 9.0, 0], [0, 0, 9.0]])
     scheduler = enrolled(adcs.LiveADCS(kernel="labels", theta=0.0), rows)
-    cohort = scheduler.select(0, range(8), 3)
-    weight = dict(zip(cohort.clients, cohort.weights, strict=True))
-    assert set(cohort.clients) == {0, 6, 7}
-    # 3/4, 1/8, 1/8, but for the ridge.
-    assert weight[0] == pytest.approx(0.74, abs=0.02)
+    assert set(scheduler.select(0, range(8), 3).clients) == {0, 6, 7}
 
 
 @pytest.mark.parametrize(

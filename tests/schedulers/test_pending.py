@@ -217,20 +217,6 @@ def test_clients_similar_to_pending_ones_are_not_chosen() -> None:
         assert sorted(c // 3 for c in chosen) == [1, 3, 4]
 
 
-def test_weights_of_live_adcs_leave_out_what_pending_clients_represent() -> None:
-    rows = np.eye(4)[[0, 0, 0, 1]]
-    reports = [adcs.ClientReport(c, 0, loss=1.0, update=rows[c]) for c in range(4)]
-    alone, beside = adcs.LiveADCS(), adcs.LiveADCS()
-    for scheduler in (alone, beside):
-        scheduler.observe(0, reports, "probe")
-    # Alone, client 0 stands for three and client 3 for one.
-    assert alone.select(0, range(4), 2).weights == pytest.approx((0.75, 0.25), abs=0.02)
-    # With client 1 at work, client 3 has its own quarter only.
-    cohort = beside.select(0, range(4), 1, pending=[1])
-    assert cohort.clients == (3,)
-    assert cohort.weights == pytest.approx((0.25,), abs=0.02)
-
-
 @pytest.mark.parametrize("name", [*SCHEDULERS, *FREE])
 def test_a_sliding_window_resumes(name: str) -> None:
     """Two clients are replaced at a time, as in a buffered federation, with restores between."""

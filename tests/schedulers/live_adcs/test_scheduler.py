@@ -277,14 +277,21 @@ def test_training_replies_move_all_losses_and_probes_do_not():
 
 
 def test_the_clients_of_a_cohort_have_equal_weights() -> None:
-    """So the aggregation stays as it is; known, drawn and balancing clients alike."""
-    fake = FakeClients(range(20))
-    scheduler = adcs.LiveADCS(probe_share=0.0)
+    """So the aggregation stays as it is; clients that are picked, balance and are drawn alike."""
+    fake, scheduler = FakeClients(range(24)), adcs.LiveADCS()
+    drawn, balancing = 0, 0
     for server_round in range(12):
-        # No client answers a probe, so new ones are drawn.
-        cohort = fake.run_round(scheduler, server_round, 8, range(10 + server_round))
-        assert set(cohort.weights) == {1.0}
+        # Nobody answers a probe, so that new clients are drawn.
+        scheduler.request(server_round, range(24), 8)
+        cohort = scheduler.select(server_round, range(12 + server_round), 8)
+        assert cohort.weights == (1.0,) * 8
         assert cohort.normalise
+        drawn += len(cohort.diagnostics["drawn"])
+        balancing += len(cohort.diagnostics.get("balancing", ()))
+        replies = [fake.report(server_round, client) for client in cohort.clients]
+        scheduler.observe(server_round, replies, "training")
+    assert drawn
+    assert balancing
 
 
 def test_the_unit_of_losses_does_not_matter_for_probes():
