@@ -127,9 +127,11 @@ class Transport:
             kind = training[node].metadata.message_type
             answered |= dict(self.send(grid, [Message(content, node, kind)], timeout, purpose))
             reply = answered.get(node)
-            if reply is not None and (reply.error is None or reply.raised):
-                self.has_mod = reply.error is None and reply.answer is not None
+            if reply is not None and reply.error is None:
+                self.has_mod = reply.answer is not None
                 break
+            if reply is not None and reply.raised:
+                self.has_mod = False  # Unless the next node answers: this one may be broken.
         if self.has_mod:
             messages = [
                 Message(question, node, training[node].metadata.message_type) for node in nodes
