@@ -392,6 +392,8 @@ def _read_array(key: str, array: Array) -> NDArray[Any]:
         values: NDArray[Any] = array.numpy()
     except Exception as error:  # np.load raises many kinds on foreign bytes
         raise ValueError(f"array {key!r} cannot be read: {str(error)[:80]}") from error
+    if not isinstance(values, np.ndarray):  # np.load opens archives as well.
+        raise ValueError(f"array {key!r} must be one array, got {type(values).__name__}")
     if tuple(array.shape) != values.shape:
         raise ValueError(
             f"array {key!r} must have the shape of its header {tuple(array.shape)}, "
