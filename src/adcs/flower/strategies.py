@@ -362,6 +362,12 @@ KNOWN_ERRORS: dict[str, str] = {
         "scheduler have one more, which probe_mod removes: put probe_mod first, as "
         "ClientApp(mods=[probe_mod, ...])"
     ),
+    "requires the key 'clipping_norm'": (
+        "a clipping mod of the ClientApp fails on messages without clipping_norm, as all "
+        "evaluations are: give it to the train handler only, as "
+        "@app.train(mods=[fixedclipping_mod]), and wrap the strategy in "
+        "DifferentialPrivacyClientSideFixedClipping or -AdaptiveClipping"
+    ),
     "fitins": (
         "the ClientApp is of Flower's legacy API (NumPyClient or client_fn): move its fit() into "
         "a function under @app.train() and its evaluate() under @app.evaluate(); "

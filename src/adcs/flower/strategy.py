@@ -529,6 +529,8 @@ class Scheduled(Strategy):
         usable, by_client = self._driver.observe_evaluations(
             [(self._registry.client_of(node), reply) for node, reply in answered]
         )
+        if self._driver.round is not None:
+            self._explain_errors(self._driver.round.record)
         errors = [reply for _, reply in answered if reply.error is not None]
         messages = [reply.message for reply in (*(reply for _, reply in usable), *errors)]
         metrics = evaluated(self.strategy, self.rounds_done + 1, messages, *args, **kwargs)
