@@ -1,0 +1,106 @@
+"""Strategies of users around another strategy, which they hold under a name of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedMedian,
+    Strategy,
+)
+
+import adcs
+from adcs.flower import Scheduled
+from adcs.flower.strategies import chain, innermost
+
+
+class Wrapper(Strategy):
+    """Passes everything on, as strategies do that measure or log."""
+
+    def __init__(self, base: Strategy) -> None:
+        self.base = base
+
+    def summary(self) -> None:
+        self.base.summary()
+
+    def configure_train(self, *args: Any) -> Any:
+        return self.base.configure_train(*args)
+
+    def aggregate_train(self, *args: Any) -> Any:
+        return self.base.aggregate_train(*args)
+
+    def configure_evaluate(self, *args: Any) -> Any:
+        return self.base.configure_evaluate(*args)
+
+    def aggregate_evaluate(self, *args: Any) -> Any:
+        return self.base.aggregate_evaluate(*args)
+
+
+class Passing(Wrapper):
+    """Has the attributes of the other strategy as well."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "base":
+            raise AttributeError(name)
+        return getattr(self.base, name)
+
+
+class Helped(FedAvg):
+    """Aggregates as FedAvg, and holds another strategy for something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = FedMedian()
+
+
+def private(base: Strategy) -> Strategy:
+    return DifferentialPrivacyServerSideFixedClipping(base, 0.0, 1e9, 3)
+
+
+@pytest.mark.parametrize("kind", [Wrapper, Passing])
+def test_the_strategy_inside_is_found(kind: type[Wrapper]) -> None:
+    base = FedAdam()
+    assert innermost(kind(base)) is base
+    names = [type(each).__name__ for each in chain(kind(private(base)))]
+    assert names == [kind.__name__, "DifferentialPrivacyServerSideFixedClipping", "FedAdam"]
+    assert len(chain(Helped())) == 1
+
+
+def test_strategies_that_hold_each_other_end() -> None:
+    one = Wrapper(FedAvg())
+    one.base = Wrapper(one)
+    assert len(chain(one)) == 2
+
+
+def test_numbers_of_examples_are_checked(toy: Any, changed: Any) -> None:
+    grid = toy.grid()
+    grid.nodes[2].tamper = lambda reply: (
+        changed(reply, metrics={"num-examples": 10**9}) if "arrays" in reply.content else reply
+    )
+    strategy = Scheduled(Wrapper(FedAvg()), adcs.Uniform(), clients_per_round=1.0)
+    run = toy.start(strategy, grid, 1)
+    assert set(run.records[0].trained) == {0, 1, 3, 4, 5}
+
+
+def test_a_run_resumes_with_the_moments(toy: Any, tmp_path: Any) -> None:
+    def part(name: str, rounds: int) -> Any:
+        strategy = Scheduled(
+            Wrapper(FedAdam()), adcs.Uniform(), clients_per_round=3, folder=tmp_path / name
+        )
+        return toy.start(strategy, toy.grid(), rounds)
+
+    part("restarted", 3)
+    assert part("restarted", 2).w.tobytes() == part("whole", 5).w.tobytes()
+
+
+def test_privacy_inside_is_seen() -> None:
+    with pytest.raises(ValueError, match="over_select does not work with DifferentialPrivacy"):
+        Scheduled(Wrapper(private(FedAvg())), adcs.Uniform(), clients_per_round=3, over_select=1.5)
+    counted = private(FedAvg())
+    counted.accountant = object()  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="privacy accountant"):
+        Scheduled(Wrapper(counted), adcs.Uniform(), clients_per_round=3)
