@@ -820,6 +820,19 @@ def test_differential_privacy_wrappers_can_be_scheduled(
     assert all(one.updates - one.extra_updates == (0 if bad else 3) for one in costs)
 
 
+@pytest.mark.parametrize(("scheduler", "told"), [(adcs.LiveADCS, 1), (adcs.ADCS, 0)])
+def test_weights_under_differential_privacy_are_named(
+    toy: Any, caplog: Any, scheduler: Any, told: int
+) -> None:
+    for base, times in (
+        (DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.01, 10.0, 2), told),
+        (FedAvg(), 0),
+    ):
+        caplog.clear()
+        toy.start(Scheduled(base, scheduler(), clients_per_round=2), toy.grid(), 2)
+        assert caplog.text.count("use a scheduler with equal weights") == times
+
+
 def test_a_privacy_accountant_is_refused() -> None:
     class Accounted(FedAvg):
         accountant = object()

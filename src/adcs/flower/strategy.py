@@ -25,7 +25,7 @@ from adcs.federated.client_registry import ClientRegistry, PendingMessage, node_
 from adcs.federated.messages import Exchange, Purpose, SentModel
 from adcs.federated.probes import plan_probe
 from adcs.federated.recorder import Recorder, RoundRecord, evaluation_summaries
-from adcs.federated.replies import ReplyChecks
+from adcs.federated.replies import ReplyChecks, has_weights
 from adcs.federated.round import ClientsPerRound, Round, RoundDriver, cohort_size
 from adcs.federated.waiting import Deadline, DeadlineSetting, Wait
 from adcs.federated.warn_once import WarnOnce
@@ -34,6 +34,7 @@ from adcs.flower.over_selection import Received
 from adcs.flower.own_start import call_start, has_own_start
 from adcs.flower.receive import clock_of
 from adcs.flower.strategies import (
+    PRIVATE,
     CheckSetting,
     averages_by_weight,
     chain,
@@ -283,6 +284,9 @@ class Scheduled(Strategy):
         self._evaluating: tuple[list[Message], Callable[[], float]] = ([], time.monotonic)
         self._without_mod: set[int] = set()
         self._own_start = has_own_start(strategy)
+        self._private = [
+            type(each).__name__ for each in chain(strategy) if isinstance(each, PRIVATE)
+        ]
         self._timeout: float | None = DEFAULT_TIMEOUT
         self._knows_timeout = True  # False while a start of its own may wait for another time.
         self._evaluate_config = ConfigRecord()
@@ -478,6 +482,7 @@ class Scheduled(Strategy):
         arrays: ArrayRecord | None = None
         metrics: MetricRecord | None = None
         if usable:  # Some strategies divide by the number of replies.
+            self._warn_of_weights(this_round.record)
             messages = [reply.message for reply in (*usable.values(), *errors)]
             arrays, metrics = aggregated(
                 self.strategy, this_round.server_round + 1, messages, *args, **kwargs
@@ -683,6 +688,16 @@ class Scheduled(Strategy):
                 "few",
                 f"{type(self.strategy).__name__} addresses {count} of {current.connected} nodes in "
                 f"a round of {needed} clients: the scheduler has no choice",
+            )
+
+    def _warn_of_weights(self, record: RoundRecord) -> None:
+        """Log once that a cohort's weights exceed what differential privacy has noise for."""
+        if self._private and has_weights(record.cohort):
+            self._warn_once(
+                "private weights",
+                f"the noise of {self._private[0]} is for clients of equal weight, and "
+                f"{type(self.scheduler).__name__} gives them different ones: use a scheduler with "
+                "equal weights, such as ADCS or Uniform",
             )
 
     def _warn_of_order(self, node: int, reply: FlowerReply) -> None:
