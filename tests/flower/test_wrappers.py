@@ -97,6 +97,38 @@ def test_a_run_resumes_with_the_moments(toy: Any, tmp_path: Any) -> None:
     assert part("restarted", 2).w.tobytes() == part("whole", 5).w.tobytes()
 
 
+class Starting(Wrapper):
+    """Opens a log, and leaves the loop to the other strategy."""
+
+    def start(self, *args: Any, **kwargs: Any) -> Any:
+        return self.base.start(*args, **kwargs)
+
+
+class Hidden(FedAvg):
+    """Trains by another strategy, which it does not hold."""
+
+    def start(self, *args: Any, **kwargs: Any) -> Any:
+        return FedAvg().start(*args, **kwargs)
+
+
+def test_the_start_of_the_strategy_inside_is_scheduled(toy: Any, caplog: Any) -> None:
+    strategy = Scheduled(
+        Starting(Starting(FedAvg())), adcs.ADCS(refresh_every=2), clients_per_round=3
+    )
+    run = toy.start(strategy, toy.grid(), 3)
+    assert [len(record.trained) for record in run.records] == [3, 3, 3]
+    assert strategy.rounds_done == 3
+    assert "selected nobody" not in caplog.text
+
+
+def test_a_start_that_goes_round_the_scheduler_is_named(toy: Any, caplog: Any) -> None:
+    strategy = Scheduled(Hidden(), adcs.Uniform(), clients_per_round=3)
+    toy.start(strategy, toy.grid(), 0)
+    assert "selected nobody" not in caplog.text
+    toy.start(strategy, toy.grid(), 1)
+    assert caplog.text.count("start of Hidden has trained without calling configure_train") == 1
+
+
 def test_privacy_inside_is_seen() -> None:
     with pytest.raises(ValueError, match="over_select does not work with DifferentialPrivacy"):
         Scheduled(Wrapper(private(FedAvg())), adcs.Uniform(), clients_per_round=3, over_select=1.5)

@@ -378,7 +378,14 @@ class Scheduled(Strategy):
             self._started = True
             try:
                 if self._own_start:
+                    self._current = None
                     result = call_start(self.strategy, self, *args, **kwargs)
+                    if self._current is None and getattr(result, "train_metrics_clientapp", None):
+                        log.warning(
+                            "start of %s has trained without calling configure_train of its self: "
+                            "the scheduler has selected nobody",
+                            type(self.strategy).__name__,
+                        )
                 else:
                     result = super().start(*args, **kwargs)
                 if isinstance(result, Result) and not result.arrays and self._resumed is not None:
