@@ -86,6 +86,31 @@ def test_numbers_of_examples_are_checked(toy: Any, changed: Any) -> None:
     assert set(run.records[0].trained) == {0, 1, 3, 4, 5}
 
 
+class FromScratch(Strategy):
+    """Averages the replies itself, by a metric that nobody else knows."""
+
+    configure_train = FedAvg.configure_train
+    configure_evaluate = FedAvg.configure_evaluate
+    aggregate_evaluate = FedAvg.aggregate_evaluate
+
+    def summary(self) -> None:
+        pass
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        return None, None
+
+
+def test_a_limit_of_examples_needs_the_metric() -> None:
+    strategy = FromScratch()
+    sentence = (
+        "max_examples needs a strategy with the attribute weighted_by_key, .* FromScratch has"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        Scheduled(strategy, adcs.Uniform(), clients_per_round=3, max_examples=100)
+    strategy.weighted_by_key = "num-examples"  # type: ignore[attr-defined]
+    Scheduled(strategy, adcs.Uniform(), clients_per_round=3, max_examples=100)
+
+
 def test_a_run_resumes_with_the_moments(toy: Any, tmp_path: Any) -> None:
     def part(name: str, rounds: int) -> Any:
         strategy = Scheduled(

@@ -244,8 +244,14 @@ class Scheduled(Strategy):
         self.arrays = None if arrays is None else tuple(arrays)
         self.probe_timeout = probe_timeout
         inner = innermost(strategy)
+        weight_key = getattr(inner, "weighted_by_key", None)
+        if max_examples is not None and weight_key is None:
+            raise ValueError(
+                f"max_examples needs a strategy with the attribute weighted_by_key, the metric "
+                f"with the number of examples, and {type(inner).__name__} has none"
+            )
         reply_checks = ReplyChecks(
-            weight_key=getattr(inner, "weighted_by_key", None),
+            weight_key=weight_key,
             loss_key=loss_key,
             required_loss_key=getattr(inner, "train_loss_key", None),
             max_examples=max_examples,
