@@ -13,7 +13,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import arrays_size_mod, fixedclipping_mod
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg, Result, Strategy
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    FedAvg,
+    Result,
+    Strategy,
+)
 
 import adcs
 from adcs.flower import LocalGrid, Scheduled, probe_mod
@@ -292,10 +297,10 @@ def test_quickstart_sklearn(make: Any) -> None:
 # quickstart-numpy: a model that clients change at random.
 
 
-def numpy_app(mods: list[Any]) -> ClientApp:
+def numpy_app(mods: list[Any], *, train_mods: list[Any] | None = None) -> ClientApp:
     app = ClientApp(mods=mods)
 
-    @app.train()
+    @app.train(mods=train_mods)
     def train(message: Message, context: Context) -> Message:
         [model] = message.content["arrays"].to_numpy_ndarrays()
         rng = np.random.default_rng(context.node_config["partition-id"])
@@ -367,3 +372,19 @@ def test_clipping_behind_probe_mod_acts_on_probes() -> None:
     strategy.start(LocalGrid(app, NODES), ArrayRecord([np.zeros((3, 2))]), 1)
     norms = [scheduler.reports[client].update_norm for client in range(NODES)]
     assert norms == pytest.approx([0.1] * NODES, rel=1e-4)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["all handlers", "train handler"])
+def test_clipping_that_fails_on_evaluations_is_told_where_it_goes(alone: bool, caplog: Any) -> None:
+    """Flower's clipping mods need what only training messages have."""
+    clipping = [fixedclipping_mod]
+    app = numpy_app([probe_mod, *([] if alone else clipping)], train_mods=clipping * alone)
+    private = DifferentialPrivacyClientSideFixedClipping(FedAvg(), 0.0, 1.0, 3)
+    strategy = Scheduled(private, adcs.Uniform(), clients_per_round=3)
+    result = strategy.start(LocalGrid(app, NODES), ArrayRecord([np.zeros((3, 2))]), 2)
+    assert [metrics["adcs-trained"] for metrics in result.train_metrics_clientapp.values()] == [
+        3,
+        3,
+    ]
+    assert len(result.evaluate_metrics_clientapp) == (2 if alone else 0)
+    assert caplog.text.count("give it to the train handler only") == (0 if alone else 1)

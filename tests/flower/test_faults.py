@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from typing import Any
@@ -53,6 +54,13 @@ def garbage_array() -> ArrayRecord:
     return ArrayRecord({"w": Array("float64", (6,), "numpy.ndarray", b"\x93NUMPY garbage")})
 
 
+def archive() -> ArrayRecord:
+    """What `np.load` opens as an archive of several arrays."""
+    data = io.BytesIO()
+    np.savez(data, w=np.zeros(6))
+    return ArrayRecord({"w": Array("float64", (6,), "numpy.ndarray", data.getvalue())})
+
+
 BAD_TRAINING = {
     "nan": ({"w": np.full(6, np.nan)}, "array 'w' must be finite"),
     "infinity": ({"w": np.array([np.inf, 0, 0, 0, 0, 1])}, "array 'w' must be finite"),
@@ -64,6 +72,7 @@ BAD_TRAINING = {
         r"must have the model's keys, got without \['w'\] and with \['v'\]",
     ),
     "bytes": ({"arrays": garbage_array()}, "array 'w' cannot be read"),
+    "archive": ({"arrays": archive()}, "array 'w' must be one array, got NpzFile"),
     "loss": ({"metrics": {"train_loss": 1e300}}, "train_loss must be finite and at most 1e.30"),
     "nan loss": ({"metrics": {"train_loss": math.nan}}, "train_loss must be finite"),
     "many examples": ({"metrics": {"num-examples": 10**15}}, "num-examples must lie between 0"),

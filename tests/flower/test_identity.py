@@ -16,6 +16,16 @@ def run(toy: Any, grid: Any, rounds: int = 1, **options: Any) -> Any:
     return toy.start(strategy, grid, rounds)
 
 
+class FirstNodeFirst(FedAvg):
+    """Addresses the nodes in the order of the grid; Flower's strategies draw an order."""
+
+    def configure_train(self, *args: Any) -> Any:
+        grid = args[-1]
+        order = list(grid.get_node_ids())
+        messages = super().configure_train(*args)
+        return sorted(messages, key=lambda each: order.index(each.metadata.dst_node_id))
+
+
 def test_nodes_are_asked_once_for_their_partition_id(toy: Any) -> None:
     grid = toy.grid()
     records = run(toy, grid, rounds=3).records
@@ -143,6 +153,19 @@ def test_another_node_is_asked_if_the_first_is_silent(toy: Any) -> None:
     grid.nodes[1].tamper = lambda reply: None
     records = run(toy, grid, rounds=1).records
     assert set(records[0].trained) == {2, 3, 4, 5}
+
+
+def test_another_node_is_asked_if_the_first_raises(toy: Any) -> None:
+    """A broken node, such as one whose lifespan function fails, says nothing about the others."""
+    grid = toy.grid()
+
+    def broken(message: Message, context: Any) -> Message:
+        raise OSError("no such data")
+
+    strategy = Scheduled(FirstNodeFirst(), adcs.Uniform(), clients_per_round=1.0)
+    grid.nodes[0].app = broken
+    records = toy.start(strategy, grid, 1).records
+    assert set(records[0].trained) == {1, 2, 3, 4, 5}
 
 
 def watches(message: Message, context: Any, call_next: Any) -> Message:

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -818,6 +819,27 @@ def test_differential_privacy_wrappers_can_be_scheduled(
     assert [len(record.trained) for record in run.records] == ([0] * 3 if bad else [3] * 3)
     costs = [record.costs for record in run.records]
     assert all(one.updates - one.extra_updates == (0 if bad else 3) for one in costs)
+
+
+class Weighted(adcs.Uniform):
+    """Gives the clients of a cohort different weights."""
+
+    def _select(self, *given: Any) -> Cohort:
+        cohort = super()._select(*given)
+        return replace(cohort, weights=tuple(1.0 + i for i in range(len(cohort.clients))))
+
+
+@pytest.mark.parametrize(("scheduler", "told"), [(Weighted, 1), (adcs.LiveADCS, 0)])
+def test_weights_under_differential_privacy_are_named(
+    toy: Any, caplog: Any, scheduler: Any, told: int
+) -> None:
+    for base, times in (
+        (DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.01, 10.0, 2), told),
+        (FedAvg(), 0),
+    ):
+        caplog.clear()
+        toy.start(Scheduled(base, scheduler(), clients_per_round=2), toy.grid(), 2)
+        assert caplog.text.count("use a scheduler with equal weights") == times
 
 
 def test_a_privacy_accountant_is_refused() -> None:

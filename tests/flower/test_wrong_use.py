@@ -79,8 +79,9 @@ def test_settings(settings: Any, sentence: str) -> None:
 
 
 def test_numpy_numbers_are_numbers(toy: Any) -> None:
-    strategy = scheduled(clients_per_round=np.int64(2), observers=iter(()))
-    assert len(toy.start(strategy, toy.grid(), 1).records[0].trained) == 2
+    for two in (np.int64(2), np.float32(2 / 6), np.float64(2 / 6)):
+        strategy = scheduled(clients_per_round=two, observers=iter(()))
+        assert len(toy.start(strategy, toy.grid(), 1).records[0].trained) == 2
 
 
 @pytest.mark.parametrize(

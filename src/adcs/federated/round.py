@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
+import numpy as np
 from numpy.typing import NDArray
 
 from adcs._types import ClientId
@@ -77,7 +78,7 @@ def cohort_size(setting: ClientsPerRound, connected: int, server_round: int = 1)
     value = setting(server_round) if callable(setting) else setting
     if is_int(value) and value >= 1:
         return int(value)
-    if isinstance(value, float) and 0.0 < value <= 1.0:
+    if isinstance(value, (float, np.floating)) and 0.0 < value <= 1.0:
         return max(1, int(value * connected + 1e-9))
     raise ValueError(
         f"clients_per_round must be a whole number >= 1 or a fraction up to 1.0, got {value!r}"

@@ -8,6 +8,8 @@ from typing import Any
 
 from flwr.serverapp.strategy import Result, Strategy
 
+from adcs.flower.strategies import inside
+
 HOOKS = frozenset(
     {"configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary"}
 )
@@ -19,7 +21,8 @@ class StartProxy:
 
     A strategy may override `start`, to save the best model or to log to a tracker. That code runs
     with this object as `self`: hooks go to the wrapper, all other attributes are read from and
-    written to the strategy, and `super()` works.
+    written to the strategy, and `super()` works. A strategy inside it is replaced likewise, so that
+    `self.base.start(...)` calls these hooks too.
 
     Parameters
     ----------
@@ -52,6 +55,8 @@ class StartProxy:
         # The strategy's methods may call hooks too, so they are bound to this object.
         if isinstance(value, MethodType) and value.__self__ is strategy:
             return MethodType(value.__func__, self)
+        if isinstance(value, Strategy) and value is inside(strategy):
+            return StartProxy(value, wrapper)
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:

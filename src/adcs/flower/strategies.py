@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -72,9 +71,30 @@ def chain(strategy: Strategy) -> list[Strategy]:
     2
     """
     found = [strategy]
-    while isinstance(inner := getattr(found[-1], "strategy", None), Strategy):
+    while (inner := inside(found[-1])) is not None and all(inner is not each for each in found):
         found.append(inner)
     return found
+
+
+def inside(strategy: Strategy) -> Strategy | None:
+    """Return the strategy that another is wrapped around, or None.
+
+    Flower's wrappers hold it as `strategy`, those of users under any name. A strategy that is
+    derived from one of Flower's aggregates itself: what else it holds is no part of it.
+
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> inside(FedAvg()) is None
+    True
+    """
+    attributes = vars(strategy)
+    if isinstance(inner := attributes.get("strategy"), Strategy):
+        return inner
+    held = [value for value in attributes.values() if isinstance(value, Strategy)]
+    flowers = [kind for kind in type(strategy).__mro__ if kind.__module__.startswith("flwr.")]
+    if len(held) == 1 and flowers == [Strategy]:
+        return held[0]
+    inner = getattr(strategy, "strategy", None)  # a property
+    return inner if isinstance(inner, Strategy) else None
 
 
 def averages_by_weight(strategy: Strategy) -> bool:
@@ -148,13 +168,11 @@ def stateful_parts(strategy: Strategy) -> list[tuple[Strategy, str]]:
     ['m_t', 'v_t']
     """
     parts: list[tuple[Strategy, str]] = []
-    each: Any = strategy
-    while isinstance(each, Strategy):
+    for each in chain(strategy):
         if callable(getattr(each, "state", None)) and callable(getattr(each, "load_state", None)):
             parts.append((each, ""))
         else:
             parts += [(each, name) for name in MOMENTS if name in vars(each)]
-        each = getattr(each, "strategy", None)
     return parts
 
 
@@ -185,13 +203,11 @@ def unsaved(strategy: Strategy) -> list[str]:
     """
     saved = [each for each, name in stateful_parts(strategy) if not name]
     names = []
-    each: Any = strategy
-    while isinstance(each, Strategy):
+    for each in chain(strategy):
         own = [kind for kind in type(each).__mro__ if not kind.__module__.startswith("flwr.")]
         trains = any(name in vars(kind) for kind in own for name in TRAINING_HOOKS)
         if trains and not any(each is one for one in saved):
             names.append(type(each).__name__)
-        each = getattr(each, "strategy", None)
     return names
 
 
@@ -223,7 +239,8 @@ def enabled_checks(setting: CheckSetting, strategy: Strategy) -> frozenset[str]:
         return LENIENT
     if setting == "auto":
         flowers = uses_flowers_aggregation(strategy)
-        whole = isinstance(strategy, PRIVATE) or isinstance(innermost(strategy), WHOLE_MODEL)
+        private = any(isinstance(each, PRIVATE) for each in chain(strategy))
+        whole = private or isinstance(innermost(strategy), WHOLE_MODEL)
         left_out = set() if flowers else {"records", "extra"}
         if not (flowers and whole):
             left_out.add("missing")
@@ -263,7 +280,7 @@ def check_kinds(strategy: object, scheduler: object) -> None:
         )
     if not isinstance(scheduler, Scheduler):
         raise ValueError(f"scheduler must be a scheduler, such as adcs.ADCS(), got {scheduler!r}")
-    if getattr(strategy, "accountant", None) is not None:
+    if any(getattr(each, "accountant", None) is not None for each in chain(strategy)):
         raise ValueError(
             "a privacy accountant counts the nodes that its strategy addresses, which are all of "
             "them here; give the strategy no accountant"
@@ -361,6 +378,12 @@ KNOWN_ERRORS: dict[str, str] = {
         "a mod of the ClientApp expects one ConfigRecord, and probes and questions of the "
         "scheduler have one more, which probe_mod removes: put probe_mod first, as "
         "ClientApp(mods=[probe_mod, ...])"
+    ),
+    "requires the key 'clipping_norm'": (
+        "a clipping mod of the ClientApp fails on messages without clipping_norm, as all "
+        "evaluations are: give it to the train handler only, as "
+        "@app.train(mods=[fixedclipping_mod]), and wrap the strategy in "
+        "DifferentialPrivacyClientSideFixedClipping or -AdaptiveClipping"
     ),
     "fitins": (
         "the ClientApp is of Flower's legacy API (NumPyClient or client_fn): move its fit() into "

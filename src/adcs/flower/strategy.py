@@ -25,7 +25,7 @@ from adcs.federated.client_registry import ClientRegistry, PendingMessage, node_
 from adcs.federated.messages import Exchange, Purpose, SentModel
 from adcs.federated.probes import plan_probe
 from adcs.federated.recorder import Recorder, RoundRecord, evaluation_summaries
-from adcs.federated.replies import ReplyChecks
+from adcs.federated.replies import ReplyChecks, has_weights
 from adcs.federated.round import ClientsPerRound, Round, RoundDriver, cohort_size
 from adcs.federated.waiting import Deadline, DeadlineSetting, Wait
 from adcs.federated.warn_once import WarnOnce
@@ -34,6 +34,7 @@ from adcs.flower.over_selection import Received
 from adcs.flower.own_start import call_start, has_own_start
 from adcs.flower.receive import clock_of
 from adcs.flower.strategies import (
+    PRIVATE,
     CheckSetting,
     averages_by_weight,
     chain,
@@ -243,8 +244,14 @@ class Scheduled(Strategy):
         self.arrays = None if arrays is None else tuple(arrays)
         self.probe_timeout = probe_timeout
         inner = innermost(strategy)
+        weight_key = getattr(inner, "weighted_by_key", None)
+        if max_examples is not None and weight_key is None:
+            raise ValueError(
+                f"max_examples needs a strategy with the attribute weighted_by_key, the metric "
+                f"with the number of examples, and {type(inner).__name__} has none"
+            )
         reply_checks = ReplyChecks(
-            weight_key=getattr(inner, "weighted_by_key", None),
+            weight_key=weight_key,
             loss_key=loss_key,
             required_loss_key=getattr(inner, "train_loss_key", None),
             max_examples=max_examples,
@@ -283,6 +290,9 @@ class Scheduled(Strategy):
         self._evaluating: tuple[list[Message], Callable[[], float]] = ([], time.monotonic)
         self._without_mod: set[int] = set()
         self._own_start = has_own_start(strategy)
+        self._private = [
+            type(each).__name__ for each in chain(strategy) if isinstance(each, PRIVATE)
+        ]
         self._timeout: float | None = DEFAULT_TIMEOUT
         self._knows_timeout = True  # False while a start of its own may wait for another time.
         self._evaluate_config = ConfigRecord()
@@ -374,7 +384,14 @@ class Scheduled(Strategy):
             self._started = True
             try:
                 if self._own_start:
+                    self._current = None
                     result = call_start(self.strategy, self, *args, **kwargs)
+                    if self._current is None and getattr(result, "train_metrics_clientapp", None):
+                        log.warning(
+                            "start of %s has trained without calling configure_train of its self: "
+                            "the scheduler has selected nobody",
+                            type(self.strategy).__name__,
+                        )
                 else:
                     result = super().start(*args, **kwargs)
                 if isinstance(result, Result) and not result.arrays and self._resumed is not None:
@@ -478,6 +495,7 @@ class Scheduled(Strategy):
         arrays: ArrayRecord | None = None
         metrics: MetricRecord | None = None
         if usable:  # Some strategies divide by the number of replies.
+            self._warn_of_weights(this_round.record)
             messages = [reply.message for reply in (*usable.values(), *errors)]
             arrays, metrics = aggregated(
                 self.strategy, this_round.server_round + 1, messages, *args, **kwargs
@@ -529,6 +547,8 @@ class Scheduled(Strategy):
         usable, by_client = self._driver.observe_evaluations(
             [(self._registry.client_of(node), reply) for node, reply in answered]
         )
+        if self._driver.round is not None:
+            self._explain_errors(self._driver.round.record)
         errors = [reply for _, reply in answered if reply.error is not None]
         messages = [reply.message for reply in (*(reply for _, reply in usable), *errors)]
         metrics = evaluated(self.strategy, self.rounds_done + 1, messages, *args, **kwargs)
@@ -681,6 +701,16 @@ class Scheduled(Strategy):
                 "few",
                 f"{type(self.strategy).__name__} addresses {count} of {current.connected} nodes in "
                 f"a round of {needed} clients: the scheduler has no choice",
+            )
+
+    def _warn_of_weights(self, record: RoundRecord) -> None:
+        """Log once that a cohort's weights exceed what differential privacy has noise for."""
+        if self._private and has_weights(record.cohort):
+            self._warn_once(
+                "private weights",
+                f"the noise of {self._private[0]} is for clients of equal weight, and "
+                f"{type(self.scheduler).__name__} gives them different ones: use a scheduler with "
+                "equal weights, such as LiveADCS or Uniform",
             )
 
     def _warn_of_order(self, node: int, reply: FlowerReply) -> None:

@@ -127,9 +127,11 @@ class Transport:
             kind = training[node].metadata.message_type
             answered |= dict(self.send(grid, [Message(content, node, kind)], timeout, purpose))
             reply = answered.get(node)
-            if reply is not None and (reply.error is None or reply.raised):
-                self.has_mod = reply.error is None and reply.answer is not None
+            if reply is not None and reply.error is None:
+                self.has_mod = reply.answer is not None
                 break
+            if reply is not None and reply.raised:
+                self.has_mod = False  # Unless the next node answers: this one may be broken.
         if self.has_mod:
             messages = [
                 Message(question, node, training[node].metadata.message_type) for node in nodes
@@ -390,6 +392,8 @@ def _read_array(key: str, array: Array) -> NDArray[Any]:
         values: NDArray[Any] = array.numpy()
     except Exception as error:  # np.load raises many kinds on foreign bytes
         raise ValueError(f"array {key!r} cannot be read: {str(error)[:80]}") from error
+    if not isinstance(values, np.ndarray):  # np.load opens archives as well.
+        raise ValueError(f"array {key!r} must be one array, got {type(values).__name__}")
     if tuple(array.shape) != values.shape:
         raise ValueError(
             f"array {key!r} must have the shape of its header {tuple(array.shape)}, "
