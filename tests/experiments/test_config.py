@@ -184,3 +184,9 @@ def test_every_setting_survives_json() -> None:
     for name, section in changed.as_dict().items():
         if name not in ("schedulers", "partition"):
             assert set(section) == {s.key for s in SETTINGS.values() if s.section == name}
+
+
+@pytest.mark.parametrize("spec", ["FedCBS", "FLIPS", "ADCS(kernel='labels')"])
+def test_schedulers_by_labels_are_refused_for_a_regression(spec: str) -> None:
+    with pytest.raises(ValueError, match="needs how many examples of each label"):
+        Experiment.of(data="own.npz", task="regression", schedulers=["Uniform", spec])

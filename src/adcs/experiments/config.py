@@ -311,8 +311,13 @@ class Experiment(Section):
             raise ValueError(
                 f"round.concurrency must be at most {clients} (all clients), got {mode.concurrency}"
             )
-        for spec in self.schedulers.values():
-            make_scheduler(spec, seed=0)
+        for label, spec in self.schedulers.items():
+            scheduler = make_scheduler(spec, seed=0)
+            if self.data.task == "regression" and "label_counts" in scheduler.needed_signals:
+                raise ValueError(
+                    f"scheduler {label} needs how many examples of each label a client has, and a "
+                    "regression has no labels to count: leave it out"
+                )
         self._own_objects()
         baseline = self.run.baseline
         if baseline is not None:

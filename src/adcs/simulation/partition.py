@@ -455,6 +455,9 @@ def _matching_tests(dataset: Dataset, table: IndexArray, rng: Rng) -> tuple[Inde
     for label, pool in enumerate(pools):
         if pool.size == 0:
             name = dataset.label_names[label]
-            raise ValueError(f"{dataset.name}: class {name} has no test examples for its clients")
+            raise ValueError(
+                f"{dataset.name}: class {name} has no test examples for its clients; leave rare "
+                "classes out of the data, or split it into training and test examples by class"
+            )
     wanted = _apportion(_test_sizes(dataset, table.sum(axis=1)), table.astype(np.float64))
     return tuple(_deal(np.minimum(wanted, [pool.size for pool in pools]), pools, rng))
