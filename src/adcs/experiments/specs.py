@@ -26,7 +26,7 @@ from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Scheduler
 from adcs.simulation.aggregation import Aggregation
 from adcs.simulation.local_training import LocalTraining
-from adcs.simulation.scheduler_errors import describe_error
+from adcs.simulation.scheduler_errors import OWN_ERRORS, describe_error
 
 NAMES = tuple(
     name
@@ -111,7 +111,7 @@ class SpecKind:
             elif self.base is Scheduler and "unexpected keyword argument" in why:
                 why += "; take **common and pass it to super().__init__"
             raise ValueError(f"{self.word} {spec!r}: {why}") from error
-        except Exception as error:
+        except OWN_ERRORS as error:
             raise ValueError(f"{self.word} {spec!r}: {describe_error(error)}") from error
 
     def parse(self, call: str, spec: str) -> tuple[str, dict[str, Any]]:
@@ -204,7 +204,7 @@ class SpecKind:
                 raise ValueError(f"{self.word} {spec!r}: {where} is not a Python file (.py)")
             try:
                 return importlib.import_module(where)
-            except Exception as error:
+            except OWN_ERRORS as error:
                 raise ValueError(
                     f"{self.word} {spec!r} cannot be loaded: {describe_error(error)}"
                 ) from error
@@ -223,7 +223,7 @@ class SpecKind:
             sys.modules[module_name] = module
             found.loader.exec_module(module)
             return module
-        except Exception as error:
+        except OWN_ERRORS as error:
             raise ValueError(
                 f"{self.word} {spec!r} cannot be loaded: {describe_error(error)}"
             ) from error
