@@ -680,6 +680,21 @@ def test_an_error_in_a_user_scheduler_names_round_file_and_line(tmp_path: Path) 
     assert sentence.endswith("ZeroDivisionError: division by zero")
 
 
+def test_a_user_scheduler_whose_state_cannot_be_saved_is_named(tmp_path: Path) -> None:
+    """The traceback of a checkpoint did not say whose state it was."""
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import adcs\n\n"
+        "class Mine(adcs.Uniform):\n"
+        "    def state(self):\n"
+        "        return {**super().state(), 'seen': {1, 2}}\n"
+    )
+    result = adcs("compare", *SMALL, "--scheduler", f"{file}:Mine", "--out", tmp_path / "run")
+    sentence = refused(result)
+    assert "scheduler Mine failed in round " in sentence
+    assert "Object of type set is not JSON serializable; no records are lost" in sentence
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
