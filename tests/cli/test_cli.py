@@ -680,6 +680,46 @@ def test_an_error_in_a_user_scheduler_names_round_file_and_line(tmp_path: Path) 
     assert sentence.endswith("ZeroDivisionError: division by zero")
 
 
+def test_a_user_scheduler_whose_state_cannot_be_saved_is_named(tmp_path: Path) -> None:
+    """The traceback of a checkpoint did not say whose state it was."""
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import adcs\n\n"
+        "class Mine(adcs.Uniform):\n"
+        "    def state(self):\n"
+        "        return {**super().state(), 'seen': {1, 2}}\n"
+    )
+    result = adcs("compare", *SMALL, "--scheduler", f"{file}:Mine", "--out", tmp_path / "run")
+    sentence = refused(result)
+    assert "scheduler Mine failed in round " in sentence
+    assert "Object of type set is not JSON serializable; no records are lost" in sentence
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys\nsys.exit(3)\n", "cannot be loaded: SystemExit: 3"),
+        (
+            "class Mine(adcs.Uniform):\n    def __init__(self, **_): raise SystemExit\n",
+            "own.py:Mine': SystemExit",
+        ),
+        (OWN.replace("helper({})", "raise SystemExit(7)"), "failed in round 7: SystemExit: 7 (own"),
+        (
+            OWN.replace("helper({})", "raise RuntimeError('one\\n  two')"),
+            "failed in round 7: RuntimeError: one two (own.py",
+        ),
+    ],
+)
+def test_a_user_scheduler_that_exits_is_an_error_in_one_line(
+    tmp_path: Path, code: str, said: str
+) -> None:
+    """sys.exit() ended the command without a word, and argparse printed a usage of its own."""
+    file = tmp_path / "own.py"
+    file.write_text(f"import adcs\n{code}")
+    result = adcs("compare", *SMALL, "--scheduler", f"{file}:Mine", "--out", tmp_path / "run")
+    assert said in refused(result)
+
+
 FULL = """
 import errno, multiprocessing, adcs, adcs.run_folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from fractions import Fraction
 
 import pytest
@@ -123,3 +124,20 @@ def test_other_kinds_of_objects(tmp_path):
     }.items():
         with pytest.raises(ValueError, match=re.escape(sentence)):
             NUMBER.make(spec)
+
+
+@pytest.mark.parametrize("name", ["json", "adcs", "__main__", "adcs.own"])
+def test_a_file_with_the_name_of_a_module_does_not_replace_it(tmp_path, name):
+    """A file html.py made figures fail: their library imports the module of that name."""
+    before = sys.modules.get(name)
+    (tmp_path / f"{name}.py").write_text(
+        "import adcs\n"
+        "class Mine(adcs.Scheduler):\n"
+        "    def _select(self, server_round, clients, m):\n"
+        "        return adcs.Cohort.of(self.take(clients, m))\n"
+    )
+    scheduler = make_scheduler(f"{tmp_path / name}.py:Mine", seed=1)
+    assert scheduler.select(0, [1, 2, 3], 2).clients == (1, 2)
+    assert sys.modules.get(name) is before
+    assert type(scheduler).__module__.partition(".")[0] != "adcs"
+    assert sys.modules[type(scheduler).__module__] is not before

@@ -123,6 +123,22 @@ def test_exploration_prefers_many_examples_and_speed():
     assert drawn <= {1, 2, 3, 4, 5}
 
 
+@pytest.mark.parametrize("expired", [True, False])
+def test_the_pacer_ignores_clients_without_a_loss(expired):
+    """Their utility is unknown: it was NaN, which ended the pacer and could not be saved."""
+    scheduler = reported(adcs.Oort(**EXPLOIT, pacer_window=1), [1.0, 3.0])
+    scheduler.select(0, [1, 2], 2)
+    if expired:
+        reported(scheduler, [1.0, 3.0])
+        scheduler.expire([1])
+    else:
+        scheduler.observe(0, [adcs.ClientReport(1, 0, update=[1.0])], "training")
+        scheduler.observe(0, [adcs.ClientReport(2, 0, rms_loss=3.0)], "training")
+    scheduler.select(1, [1, 2], 2)
+    assert scheduler.state()["utilities"][-1] == 3.0
+    adcs.Oort(**EXPLOIT, pacer_window=1).from_bytes(scheduler.to_bytes())
+
+
 @pytest.mark.parametrize(
     ("utility", "expected"),
     [

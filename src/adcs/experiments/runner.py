@@ -40,6 +40,7 @@ from adcs.run_folder import RunFolder, Writer, fingerprint, pack_checkpoint, rec
 from adcs.schedulers import REFL, ClusteredSampling, FedCS, TiFL
 from adcs.schedulers.choice import Choice
 from adcs.simulation.datasets import Dataset
+from adcs.simulation.engine import Simulation
 from adcs.simulation.network import Network
 
 CHECKPOINT_SECONDS = 5.0
@@ -464,7 +465,7 @@ def task_steps(
         packed = None
         if save:
             state = {"done": done, "offset": offset, "simulation": simulation.state()}
-            packed = pack_checkpoint(state)
+            packed = _packed(state, simulation)
         taken = selections.take(done_before - first)
         return Step(done_before, start, lines, packed, first, *taken)
 
@@ -480,6 +481,16 @@ def task_steps(
         yield step(save=False)
         raise
     yield step(save=True, done=True)
+
+
+def _packed(state: dict[str, Any], simulation: Simulation) -> bytes:
+    """Return a checkpoint as bytes; a user's scheduler whose state cannot be saved is named."""
+    try:
+        return pack_checkpoint(state)
+    except (TypeError, ValueError):
+        for run in simulation.runs:
+            run.call(simulation.server_round, run.scheduler.to_bytes)
+        raise
 
 
 class StepWriter:

@@ -8,6 +8,7 @@ aggregation are made from specs, each a `SpecKind`.
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -25,7 +26,7 @@ from adcs.reports.sketch import Sketcher
 from adcs.schedulers.base import Scheduler
 from adcs.simulation.aggregation import Aggregation
 from adcs.simulation.local_training import LocalTraining
-from adcs.simulation.scheduler_errors import describe_error
+from adcs.simulation.scheduler_errors import OWN_ERRORS, describe_error
 
 NAMES = tuple(
     name
@@ -110,7 +111,7 @@ class SpecKind:
             elif self.base is Scheduler and "unexpected keyword argument" in why:
                 why += "; take **common and pass it to super().__init__"
             raise ValueError(f"{self.word} {spec!r}: {why}") from error
-        except Exception as error:
+        except OWN_ERRORS as error:
             raise ValueError(f"{self.word} {spec!r}: {describe_error(error)}") from error
 
     def parse(self, call: str, spec: str) -> tuple[str, dict[str, Any]]:
@@ -203,7 +204,7 @@ class SpecKind:
                 raise ValueError(f"{self.word} {spec!r}: {where} is not a Python file (.py)")
             try:
                 return importlib.import_module(where)
-            except Exception as error:
+            except OWN_ERRORS as error:
                 raise ValueError(
                     f"{self.word} {spec!r} cannot be loaded: {describe_error(error)}"
                 ) from error
@@ -214,17 +215,35 @@ class SpecKind:
             )
         try:
             path = path.resolve()
-            found = importlib.util.spec_from_file_location(path.stem, path)
+            module_name = _module_name(path)
+            found = importlib.util.spec_from_file_location(module_name, path)
             if found is None or found.loader is None:
                 raise ImportError(f"cannot read {where}")
             module = importlib.util.module_from_spec(found)
-            sys.modules[path.stem] = module
+            sys.modules[module_name] = module
             found.loader.exec_module(module)
             return module
-        except Exception as error:
+        except OWN_ERRORS as error:
             raise ValueError(
                 f"{self.word} {spec!r} cannot be loaded: {describe_error(error)}"
             ) from error
+
+
+def _module_name(path: Path) -> str:
+    """Return the name under which a user's file is imported: its own, unless a module has it.
+
+    A file called json.py would otherwise take the place of that module for all other code.
+
+    >>> _module_name(Path("/my/patient.py")), _module_name(Path("/my/json.py"))[:5]
+    ('patient', 'json_')
+    """
+    name = path.stem.replace(".", "_")
+    try:
+        holder = importlib.util.find_spec(name)
+        taken = holder is not None and holder.origin != str(path)
+    except ValueError:  # a module without a spec, as __main__ is
+        taken = True
+    return f"{name}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}" if taken else name
 
 
 SCHEDULER = SpecKind(

@@ -178,6 +178,7 @@ class Oort(Scheduler):
             and report.server_round == self._history.last[client]
         )
         utility = self._statistical_utility(reported)
+        utility = utility[~np.isnan(utility)]  # A report may have expired, or have no loss.
         window = self.pacer_window
         self._utilities.append(float(utility.mean()) if utility.size else 0.0)
         self._utilities = self._utilities[-2 * window :]

@@ -59,7 +59,7 @@ from adcs.simulation.network import ADAPTIVE, Network, NetworkSettings
 from adcs.simulation.reporting import Reporter
 from adcs.simulation.round_settings import RoundSettings
 from adcs.simulation.run import Run
-from adcs.simulation.scheduler_errors import own_error
+from adcs.simulation.scheduler_errors import OWN_ERRORS, own_error
 from adcs.simulation.training import Training, is_spec
 
 PER_CLIENT_LIMIT = 1000
@@ -503,7 +503,7 @@ class Simulation:
                     update[i], statistics[i] = aggregate_buffer(
                         replied, mode, self._aggregation, server_round, statistics[i]
                     )
-                except Exception as error:
+                except OWN_ERRORS as error:
                     where = f"round {server_round}"
                     raise own_error("aggregation", self._aggregation, error, where) from error
             if reports := reports_of(replied):
@@ -580,7 +580,7 @@ class Simulation:
             updates = local.updates(i, clients)
             try:
                 total[i] = check_aggregate(rule.aggregate(updates, weights), self._size)
-            except Exception as error:
+            except OWN_ERRORS as error:
                 where = f"round {self.server_round}"
                 raise own_error("aggregation", rule, error, where) from error
         return total

@@ -43,7 +43,7 @@ from adcs.simulation.models import (
     weighted_gradient_of,
     wide_of,
 )
-from adcs.simulation.scheduler_errors import own_error
+from adcs.simulation.scheduler_errors import OWN_ERRORS, own_error
 
 WeightedCohorts = list[tuple[IndexArray, Float64Array]]
 """For each run, the clients whose updates are aggregated and their weights."""
@@ -377,7 +377,7 @@ class PerClient(_ByClient):
             return training.train(work), model.buffers
         try:
             return check_result(training.train(work), self._size), model.buffers
-        except Exception as error:
+        except OWN_ERRORS as error:
             where = f"round {self._round}, client {client}"
             raise own_error("local training", training, error, where) from error
 
@@ -431,7 +431,7 @@ class PerClient(_ByClient):
             everyone = len(self._setup.federation.clients)
             shared = training.combine(states.shared, [sent for _, sent in found], everyone)
             check_arrays("shared", shared)
-        except Exception as error:
+        except OWN_ERRORS as error:
             raise own_error(
                 "local training", training, error, f"round {self._round}, combine"
             ) from error

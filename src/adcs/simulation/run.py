@@ -14,7 +14,7 @@ from adcs.run_folder import Ledger
 from adcs.schedulers.base import Cohort, Scheduler
 from adcs.simulation.in_flight import InFlight
 from adcs.simulation.local_training import TrainingStates
-from adcs.simulation.scheduler_errors import scheduler_error
+from adcs.simulation.scheduler_errors import OWN_ERRORS, scheduler_error
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class Run:
         """Call a method of the scheduler; an error of a user's scheduler names it and the round."""
         try:
             return method(*args)
-        except Exception as error:
+        except OWN_ERRORS as error:
             named = scheduler_error(self.scheduler, error, server_round)
             if named is error:
                 raise

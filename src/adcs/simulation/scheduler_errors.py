@@ -8,6 +8,9 @@ from pathlib import Path
 
 from adcs.schedulers.base import Scheduler
 
+OWN_ERRORS = (Exception, SystemExit)
+"""What a user's code may raise: sys.exit() in it is an error of it, too, and no end of a run."""
+
 
 class SchedulerFailed(Exception):
     """A user's scheduler raised an error, or broke the contract.
@@ -30,8 +33,8 @@ class TrainingFailed(ValueError):
 
 
 def scheduler_error(
-    scheduler: Scheduler, error: Exception, server_round: int | None = None
-) -> Exception:
+    scheduler: Scheduler, error: BaseException, server_round: int | None = None
+) -> BaseException:
     """Return the error to raise in place of one that a scheduler has raised.
 
     For a scheduler of this package it is the error itself.
@@ -64,16 +67,21 @@ def scheduler_error(
     )
 
 
-def describe_error(error: Exception) -> str:
-    """Return an error as text: the message of a ValueError, type and message of any other.
+def describe_error(error: BaseException) -> str:
+    """Return an error as one line: the message of a ValueError, type and message of any other.
 
     >>> describe_error(ValueError("m must be positive")), describe_error(KeyError("loss"))
     ('m must be positive', "KeyError: 'loss'")
+    >>> describe_error(RuntimeError("sizes differ:\\n  3 and 4")), describe_error(MemoryError())
+    ('RuntimeError: sizes differ: 3 and 4', 'MemoryError')
     """
-    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+    text = " ".join(line for each in str(error).splitlines() if (line := each.strip()))
+    if type(error) is ValueError and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def own_error(kind: str, own: object, error: Exception, where: str) -> Exception:
+def own_error(kind: str, own: object, error: BaseException, where: str) -> BaseException:
     """Return the error to raise in place of one that a user's own object has raised.
 
     For an object of this package it is the error itself.
@@ -104,7 +112,7 @@ def own_error(kind: str, own: object, error: Exception, where: str) -> Exception
     )
 
 
-def _location(error: Exception, own: object) -> str:
+def _location(error: BaseException, own: object) -> str:
     """Return the last line of the object's file that the error passed through."""
     try:
         file = inspect.getsourcefile(type(own))

@@ -23,7 +23,7 @@ from adcs._types import FloatArray
 from adcs._validation import brief, check_choice
 from adcs.simulation.datasets.dataset import Dataset
 from adcs.simulation.models import Labels, NonFiniteLoss, factory_arguments
-from adcs.simulation.scheduler_errors import describe_error
+from adcs.simulation.scheduler_errors import OWN_ERRORS, describe_error
 from adcs.simulation.torch_workspace import (
     Workspace,
     flatten,
@@ -316,7 +316,7 @@ class TorchModel:
         """Return a new network that has passed a batch; errors are one sentence."""
         try:
             module = self._factory(**self._arguments)
-        except Exception as error:
+        except OWN_ERRORS as error:
             raise ValueError(
                 f"network {self.name} cannot be made: {describe_error(error)}"
             ) from error
@@ -441,7 +441,7 @@ class TorchModel:
         """Return the outputs of a network: examples x classes."""
         try:
             outputs = module(rows)
-        except Exception as error:
+        except OWN_ERRORS as error:
             raise ValueError(
                 f"network {self.name} fails on a batch of shape {tuple(rows.shape)}: "
                 f"{describe_error(error)}"
@@ -482,7 +482,7 @@ class TorchModel:
         """Add the gradient of a loss to the workspace's; errors are one sentence."""
         try:
             torch.autograd.backward(loss)
-        except Exception as error:
+        except OWN_ERRORS as error:
             raise ValueError(
                 f"network {self.name} has no gradient on a batch of {examples} examples: "
                 f"{describe_error(error)}"
