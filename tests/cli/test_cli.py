@@ -899,3 +899,13 @@ def test_explain_marks_clients_that_waited_too_long(tmp_path: Path) -> None:
     said = adcs("explain", run, "--round", 8).output
     assert "had waited for too long" in said
     assert "The oldest report is of round" in said
+
+
+def test_labels_in_brackets_are_text(tmp_path: Path) -> None:
+    """They are no markup of the terminal's tables."""
+    labels = ["[red]A", "B[/]", ":smile:"]
+    named = [word for label in labels for word in ("-s", f"{label}=Uniform")]
+    out = tmp_path / "run"
+    shown = adcs("compare", *SMALL, *named, "--out", out)
+    assert shown.exit_code == 0
+    assert all(label in shown.stdout for label in labels)

@@ -18,7 +18,9 @@ EDGES = 3
 def console(*, stderr: bool = False) -> Console:
     """Return the console for results (stdout), or for status and warnings (stderr)."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else WIDTH, soft_wrap=stderr)
+    width = None if stream.isatty() else WIDTH
+    # Labels and names of files are text, whatever they have in brackets or between colons.
+    return Console(file=stream, width=width, soft_wrap=stderr, markup=False, emoji=False)
 
 
 def show_table(
@@ -70,10 +72,22 @@ def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
 
 
 def show_status(text: str) -> None:
-    """Print a status line to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a status line to stderr; control characters, as labels of data may have, are escaped."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """Return text whose control characters, but for line ends and tabs, are escaped.
+
+    >>> printable("classes: \\x1b[31mred")
+    'classes: \\\\x1b[31mred'
+    """
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
+        for each in text
+    )
 
 
 def show_warning(text: str) -> None:
     """Print a warning to stderr, highlighted."""
-    console(stderr=True).print(f" {text} ", style="bold white on red", markup=False)
+    console(stderr=True).print(f" {text} ", style="bold white on red")
