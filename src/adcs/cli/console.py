@@ -72,7 +72,7 @@ def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
 
 
 def show_status(text: str) -> None:
-    """Print a status line to stderr; control characters, as labels of data may have, are escaped."""
+    """Print a status line to stderr; control characters, which labels may have, are escaped."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
