@@ -402,6 +402,31 @@ def test_waiting_is_a_reason_of_its_own() -> None:
     assert states.codes[first] == CODES["waited"]
 
 
+def test_clients_at_work_are_not_said_to_be_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    compare(
+        ["Uniform", "LiveADCS"],
+        data="synthetic:per_cluster=40",
+        clients=10,
+        m=4,
+        mode="buffered",
+        rounds=20,
+        eval_every=5,
+        lr=0.05,
+        out=path,
+        jobs=1,
+        progress=False,
+    )
+    source = RunSource(RunFolder.open(path))
+    source.read()
+    data = page_data(source)
+    for view in data["views"].values():
+        codes = array(view["states"], "u1", len(view["rounds"]), 10)
+        words = [[REASONS[code].word for code in row] for row in codes]
+        assert all("at work" in row for row in words[1:-1])
+        assert not any("unavailable" in row for row in words)
+
+
 def test_clusters_are_neighbours_in_the_order() -> None:
     rng = np.random.default_rng(0)
     labels = rng.permutation(np.repeat(np.arange(4), 6))

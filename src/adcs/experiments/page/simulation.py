@@ -337,7 +337,8 @@ def _moment(
     def states() -> States:
         with named_if_broken(path, record):
             if (choice := choice_of(line, clients)) is not None:
-                return choice_states(choice, position, line.get("backing_off", ()))
+                waiting = line.get("backing_off", ()), line.get("pending", ())
+                return choice_states(choice, position, *waiting)
             ended = record["server_round"] >= experiment.training.rounds
             chosen = line.get("chosen", record.get("selected"))
             return states_without_choice(clients, chosen, ended=ended)
