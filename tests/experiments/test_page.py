@@ -402,6 +402,22 @@ def test_waiting_is_a_reason_of_its_own() -> None:
     assert states.codes[first] == CODES["waited"]
 
 
+def test_slots_of_clients_at_work_are_not_said_to_be_taken_by_a_rule() -> None:
+    words = set()
+    for first in range(6):
+        scheduler = ADCS(theta=0.2)
+        scheduler.observe(0, reports(12), "probe")
+        pending = [(first + k) % 12 for k in range(3)]
+        free = [client for client in range(12) if client not in pending]
+        cohort = scheduler.select(0, free, 3, pending)
+        choice = explain_choice(scheduler, free, cohort)
+        states = choice_states(choice, {c: c for c in range(12)}, pending=pending)
+        assert [REASONS[states.codes[client]].word for client in pending] == ["at work"] * 3
+        words |= {REASONS[code].word for code in states.codes}
+    assert "slots held" in words
+    assert "rules" not in words
+
+
 def test_clients_at_work_are_not_said_to_be_unavailable(tmp_path: Path) -> None:
     path = tmp_path / "run"
     compare(
