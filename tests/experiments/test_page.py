@@ -201,6 +201,27 @@ def test_the_baseline_is_enough_where_seeds_do_not_tell_it_from_the_best() -> No
     assert lower.sentences[0] == "Use ADCS: its average is better than that of Uniform."
 
 
+def test_a_lead_that_only_the_correction_makes_unsure_is_not_called_level() -> None:
+    rows = rows_by_seed(
+        {
+            "Uniform": [0.30, 0.32, 0.31],
+            "ADCS": [0.31, 0.31, 0.32],
+            "LiveADCS": [0.34, 0.39, 0.36],
+        },
+        dict.fromkeys(["Uniform", "ADCS", "LiveADCS"], 0.8),
+    )
+    difference = rows[2].differences["worst20"]
+    assert difference.low > 0.0
+    assert rows[2].p["worst20"] >= 0.05
+    advice = which_scheduler(rows, "Uniform")
+    assert advice.label == "Uniform"
+    assert advice.sentences[0] == (
+        "Uniform is enough as far as 3 seeds can tell: the lead of LiveADCS may be chance."
+    )
+    assert "level" not in advice.sentences[1]
+    assert "leaves out 0, but p, corrected for all comparisons" in advice.sentences[1]
+
+
 def with_traffic(rows: list[Any], traffic: dict[str, float]) -> list[Any]:
     def cells(row: Any) -> dict[str, Any]:
         return {**row.cells, "bytes": Estimate(traffic[row.label], None, 1)}
