@@ -368,6 +368,20 @@ def test_nobody_is_left_behind_where_all_are_level() -> None:
     assert who_is_left_behind("ADCS", np.array([np.nan]), ["a"], None, 9) == []
 
 
+def test_most_clients_may_be_left_behind() -> None:
+    """With most at zero, none is below the average by the spread of all."""
+    served = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.9, 1.0, 1.0])
+    names = [f"client {i}" for i in range(10)]
+    (sentence,) = who_is_left_behind("ADCS", served, names, None, 9)
+    assert sentence == (
+        "Left behind with ADCS: client 0 with accuracy 0.000; client 1 with accuracy 0.000; "
+        "client 2 with accuracy 0.000; and 4 more. The average is 0.290."
+    )
+    errors = -np.array([9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 1.0, 1.0, 1.0, 1.0])
+    (sentence,) = who_is_left_behind("ADCS", errors, names, None, 9, "RMSE")
+    assert sentence.startswith("Nobody is far behind with ADCS")
+
+
 def reports(n: int) -> list[ClientReport]:
     rng = np.random.default_rng(3)
     return [

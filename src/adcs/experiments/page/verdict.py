@@ -285,6 +285,8 @@ def who_is_left_behind(
     average = float(served[known].mean())
     spread = float(served[known].std())
     behind = [i for i in order[: max(1, known.size // 5)] if served[i] < average - spread]
+    if not behind:  # as where most clients are as badly off as the worst
+        behind = [i for i in order if _is_far_below(float(served[i]), average)]
     if not behind:
         return [
             f"Nobody is far behind with {label}: the worst-off, {names[order[0]]}, has {metric} "
@@ -300,6 +302,17 @@ def who_is_left_behind(
     return [
         f"Left behind with {label}: {'; '.join(parts)}{more}. The average is {abs(average):.3f}."
     ]
+
+
+def _is_far_below(value: float, average: float) -> bool:
+    """Return whether a client is served less than half as well as all are on average.
+
+    A metric of which less is better is negative here.
+
+    >>> _is_far_below(0.2, 0.5), _is_far_below(-0.9, -0.5), _is_far_below(-1.1, -0.5)
+    (True, False, True)
+    """
+    return value < (average / 2.0 if average > 0.0 else 2.0 * average)
 
 
 def headings(metric: str) -> dict[str, str]:
