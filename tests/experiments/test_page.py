@@ -337,6 +337,26 @@ def test_the_page_of_a_diverged_run_proposes_nobody(tmp_path: Path) -> None:
     json_text(data)  # no NaN in it
 
 
+def test_the_page_says_first_that_hardly_anybody_trained(tmp_path: Path) -> None:
+    compare(
+        ["Uniform", "LiveADCS"],
+        data="synthetic:per_cluster=40",
+        clients=10,
+        m=4,
+        rounds=20,
+        eval_every=5,
+        network={"dropout": 0.8},
+        out=tmp_path / "run",
+        jobs=1,
+        progress=False,
+    )
+    source = RunSource(RunFolder.open(tmp_path / "run"))
+    source.read()
+    verdict = page_data(source)["verdict"]
+    assert verdict[0] == "Hardly anybody trained: what follows says little about schedulers."
+    assert "as far as one seed can tell" in verdict[1]
+
+
 def test_schedulers_that_seeds_do_not_tell_from_the_proposed_one_are_named() -> None:
     rows = rows_by_seed(
         {

@@ -28,6 +28,7 @@ from adcs.experiments.page.views import (
     views,
 )
 from adcs.experiments.report import (
+    FEW,
     baseline_of,
     data_name,
     horizontal,
@@ -43,7 +44,7 @@ from adcs.experiments.selections import (
     sample,
     selection_paths,
 )
-from adcs.experiments.statistics import METRICS, Row, curves, diverged, summarise
+from adcs.experiments.statistics import METRICS, Row, curves, diverged, summarise, trained
 from adcs.experiments.styles import Style, styles_of
 from adcs.metrics import CLIENT_METRICS
 
@@ -92,6 +93,7 @@ def simulation_page(
         "title": f"{data_name(experiment)}: {len(labels)} schedulers compared",
         "subtitle": setting(experiment),
         "verdict": [
+            *_hardly_trained(records, experiment),
             *advice.sentences,
             *_left_behind(advice.label, runs, experiment, source.config, seed),
         ],
@@ -360,6 +362,14 @@ def _moment(
         members: NDArray[np.intp] = sample(clients)
         moment.cosines = (line["cosines"], members)
     return moment
+
+
+def _hardly_trained(records: Sequence[Mapping[str, Any]], experiment: Experiment) -> list[str]:
+    """Return a sentence before the proposal if few updates came in with every scheduler."""
+    shares = trained(records, experiment.training.m)
+    if any(shares.get(label, 1.0) >= FEW for label in experiment.schedulers):
+        return []
+    return ["Hardly anybody trained: what follows says little about schedulers."]
 
 
 def _left_behind(
