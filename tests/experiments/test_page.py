@@ -82,6 +82,24 @@ def test_a_comparison_ends_with_its_page(run: RunFolder) -> None:
     assert result.stderr.splitlines()[-1].endswith(str(page))
 
 
+def test_one_scheduler_is_not_called_several(tmp_path: Path) -> None:
+    done = compare(
+        ["LiveADCS"],
+        data="synthetic:per_cluster=40",
+        clients=10,
+        m=4,
+        rounds=4,
+        eval_every=2,
+        out=tmp_path / "run",
+        jobs=1,
+        progress=False,
+    )
+    source = RunSource(RunFolder.open(done.folder))
+    source.read()
+    assert page_data(source)["title"] == "synthetic:per_cluster=40: LiveADCS"
+    assert (done.folder / "summary.md").read_text().startswith("# One scheduler\n")
+
+
 def test_the_states_are_the_cohorts_of_the_records(run: RunFolder, data: dict[str, Any]) -> None:
     held = [record for record in run.records() if record["seed"] == 0]
     for label, view in data["views"].items():

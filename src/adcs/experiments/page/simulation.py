@@ -90,7 +90,7 @@ def simulation_page(
     lower = CLIENT_METRICS[metric].lower_is_better
     return {
         "kind": "simulation",
-        "title": f"{data_name(experiment)}: {len(labels)} schedulers compared",
+        "title": f"{data_name(experiment)}: {_compared(labels)}",
         "subtitle": setting(experiment),
         "verdict": [
             *_hardly_trained(records, experiment),
@@ -362,6 +362,10 @@ def _moment(
         members: NDArray[np.intp] = sample(clients)
         moment.cosines = (line["cosines"], members)
     return moment
+
+
+def _compared(labels: Sequence[str]) -> str:
+    return f"{len(labels)} schedulers compared" if len(labels) > 1 else labels[0]
 
 
 def _hardly_trained(records: Sequence[Mapping[str, Any]], experiment: Experiment) -> list[str]:
