@@ -303,6 +303,40 @@ def test_any_name_is_shown_as_it_is_and_fits_a_phone(
         assert opened.problems == []
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+def test_long_labels_and_sites_stay_in_their_place(
+    run: Path, browser: Any, tmp_path: Path, width: int
+) -> None:
+    source = RunSource(RunFolder.open(run))
+    source.read()
+    data = json.loads(json.dumps(page_data(source)))
+    label = "patient.py:Patient(patience=0.5, and_much_more=[1, 2, 3, 4, 5, 6, 7, 8, 9])"
+    for cost in data["costs"]:
+        cost["labels"] = [*cost["labels"][:-1], label]
+        cost["values"] = [100.0, 50.0, 25.0]
+        cost["texts"] = ["123,456,789", "999.99 MB", "1 s"]
+    data["clients"]["group_names"] = ["z" * 100, *data["clients"]["group_names"][1:]]
+    path = tmp_path / "long.html"
+    path.write_text(document(data, "long"), encoding="utf-8")
+    with Opened(browser, path.as_uri(), width=width) as opened:
+        page = opened.page
+        page.select_option("#colour", "group")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for part in ("#costs > div", "#plane .key li"):
+            for box in page.locator(part).all():
+                assert box.evaluate("(e) => e.scrollWidth <= e.clientWidth + 1"), part
+        figure = page.locator("#plane").bounding_box()
+        for mark in page.locator("#plane .key svg").all():
+            assert mark.bounding_box()["width"] == 14
+        for name in page.locator("#plane .key span").all():
+            box = name.bounding_box()
+            assert box["x"] + box["width"] <= figure["x"] + figure["width"] + 1
+        widths = [bar.bounding_box()["width"] for bar in page.locator("#costs .bar").all()[:3]]
+        assert widths[0] > 40
+        assert widths[0] / widths[1] == pytest.approx(2, rel=0.02)
+        assert widths[0] / widths[2] == pytest.approx(4, rel=0.04)
+
+
 def test_the_live_page_follows_a_run(
     run: Path, browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

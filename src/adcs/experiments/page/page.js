@@ -340,7 +340,7 @@ function showCosts() {
     cost.labels.forEach((label, i) => {
       list.appendChild(element("dt", label));
       const entry = element("dd"), bar = element("span", null, { class: "bar", "aria-hidden": "true" });
-      bar.style.width = `${(65 * (cost.values[i] || 0)) / most}%`;
+      bar.style.width = `calc(${(cost.values[i] || 0) / most} * (100% - 6rem))`; // 6rem for the number
       const s = style(label);
       bar.style.background = s ? lineColour(s) : css("--accent");
       entry.append(bar, element("span", cost.texts[i]));
