@@ -196,6 +196,17 @@ def test_figures_are_linked(run: Path, browser: Any) -> None:
         assert opened.problems == []
 
 
+def test_the_tip_of_a_curve_names_the_evaluation_of_its_values(run: Path, browser: Any) -> None:
+    with Opened(browser, (run / "report.html").as_uri()) as opened:
+        canvas = opened.page.locator("#curves canvas >> nth=0")
+        for x in (70, 123, 201):
+            canvas.hover(position={"x": x, "y": 100})
+            first = opened.text("#tip").splitlines()[0]
+            assert re.fullmatch(r"round \d+", first), first
+            assert int(first.split()[1]) % 5 == 0
+        assert opened.problems == []
+
+
 def test_every_figure_has_a_table(run: Path, browser: Any) -> None:
     with Opened(browser, (run / "report.html").as_uri()) as opened:
         summaries = opened.page.locator("figure details summary")

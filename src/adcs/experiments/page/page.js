@@ -276,10 +276,13 @@ function curveHover(event, field) {
     const line = D.curves.lines[s.label];
     const i = nearestIndex(line.x[state.axis], x);
     const parts = line[field].map((p) => p[i]);
-    return { label: s.label, y: parts[0], low: parts[1], high: parts[2] };
+    return { label: s.label, x: line.x[state.axis][i], y: parts[0], low: parts[1], high: parts[2] };
   }).sort((a, b) => (D.metric.lower_is_better ? 1 : -1) * (a.y - b.y));
   const lines = rows.map((r) => `${r.label}: ${fixed(r.y)}` + (r.low !== undefined && r.low !== null ? ` [${fixed(r.low)}, ${fixed(r.high)}]` : ""));
-  showTip(event, `${D.curves.axes[state.axis]} ${tickText(parseFloat(x.toPrecision(4)))}\n${lines.join("\n")}`);
+  const own = rows.find((r) => r.label === state.label) || rows[0];
+  if (!own || !Number.isFinite(own.x)) { hideTip(); return; }
+  const place = tickText(own.x >= 1000 ? own.x : parseFloat(own.x.toPrecision(4))); // of the evaluation, not of the pointer
+  showTip(event, `${D.curves.axes[state.axis]} ${place}\n${lines.join("\n")}`);
 }
 
 function curveClick(event, field) {
