@@ -207,6 +207,28 @@ def test_the_tip_of_a_curve_names_the_evaluation_of_its_values(run: Path, browse
         assert opened.problems == []
 
 
+def test_the_colour_scale_covers_no_axis(run: Path, browser: Any, tmp_path: Path) -> None:
+    """Without a kernel clients are drawn between axes."""
+    source = RunSource(RunFolder.open(run))
+    source.read()
+    data = json.loads(json.dumps(page_data(source)))
+    for view in data["views"].values():
+        view["plane"] = view["kernel"] = None
+    path = tmp_path / "plain.html"
+    path.write_text(document(data, "plain"), encoding="utf-8")
+    corner = """(canvas) => {
+        const ratio = canvas.height / canvas.clientHeight, rows = canvas.height - 80 * ratio;
+        const pen = canvas.getContext("2d"), from = canvas.width - 130 * ratio;
+        return [...pen.getImageData(from, rows, 130 * ratio, 36 * ratio).data].join();
+    }"""
+    with Opened(browser, path.as_uri()) as opened:
+        canvas = opened.page.locator("#plane canvas")
+        before = canvas.evaluate(corner)
+        assert len(set(before.split(","))) > 2  # ticks are there
+        opened.page.select_option("#colour", "reason")
+        assert canvas.evaluate(corner) == before
+
+
 def test_every_figure_has_a_table(run: Path, browser: Any) -> None:
     with Opened(browser, (run / "report.html").as_uri()) as opened:
         summaries = opened.page.locator("figure details summary")

@@ -438,7 +438,7 @@ function drawPlane() {
     pen.stroke();
   } else {
     const [x0, x1] = limits(x), [y0, y1] = limits(y), px = (x1 - x0 || 1) * 0.06, py = (y1 - y0 || 0.1) * 0.1;
-    frame = axes(area, { x0: x0 - px, x1: x1 + px, y0: y0 - py, y1: y1 + py },
+    frame = axes({ ...area, height: area.height - SCALE }, { x0: x0 - px, x1: x1 + px, y0: y0 - py, y1: y1 + py },
       { x: v.counts ? `times ${D.clients.counted}` : "client", y: v.values ? D.metric.name : v.losses ? "loss" : "" });
   }
   const column = state.colour === "loss" ? v.losses : v.values;
@@ -507,6 +507,8 @@ function drawPlane() {
 
 const area_height = (canvas) => Math.max(260, Math.min(430, canvas.clientWidth * 0.85));
 
+const SCALE = 44; // the height of the colour scale with its name, below axes
+
 function drawScale(pen, area, range) {
   const w = 110, left = area.width - w - 8, top = area.height - 26;
   for (let k = 0; k < w; k++) { pen.fillStyle = rgb(sequential(k / (w - 1))); pen.fillRect(left + k, top, 1.5, 8); }
@@ -552,7 +554,7 @@ function byReason() {
 function cohortSummary() {
   const groups = byReason(), parts = [];
   const inside = groups.get("selected") || [];
-  parts.push(inside.length ? `${inside.length} of ${N()} clients are selected` : "Nobody is selected");
+  parts.push(inside.length ? `${inside.length} of ${count(N())} clients are selected` : "Nobody is selected");
   const left = [...groups].filter(([word]) => word !== "selected" && word !== "no cohort").sort((a, b) => b[1].length - a[1].length);
   if (left.length) parts.push(`left out ${left.map(([word, who]) => `${D.left_out[word]} (${who.length})`).join(", ")}`);
   return `${parts.join("; ")}.`;
