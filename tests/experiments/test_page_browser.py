@@ -274,6 +274,8 @@ def test_dark_mode_and_print(run: Path, browser: Any, tmp_path: Path) -> None:
         assert len(printed) > 50_000
         opened.page.emulate_media(media="print")
         assert not opened.page.locator("#controls").is_visible()
+        assert "Click" not in opened.text("#curves-note")
+        assert not opened.page.locator("#why").is_visible()  # "Point at a client ..."
 
 
 def test_hostile_names_stay_text(run: Path, browser: Any, tmp_path: Path) -> None:

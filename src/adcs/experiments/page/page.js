@@ -158,8 +158,9 @@ function buildCurves() {
   const c = D.curves, notes = [];
   if (c.of_points > c.points) notes.push(`Curves show ${count(c.points)} of ${count(c.of_points)} evaluations.`);
   if (c.note) notes.push(c.note);
-  if ($("curves").children.length) notes.push("Click a curve, or use the arrow keys, to move the round; the first evaluations may lie outside a panel.");
-  $("curves-note").textContent = notes.join(" ");
+  if ($("curves").children.length) notes.push("The first evaluations may lie outside a panel.");
+  const hint = element("span", $("curves").children.length ? "Click a curve, or use the arrow keys, to move the round. " : "", { class: "hint" });
+  replaceChildren($("curves-note"), [hint, element("span", notes.join(" "))]);
 }
 
 function makePanels() {
@@ -569,7 +570,7 @@ function showCohort() {
   const v = view(), parts = [];
   if (!v || !v.rounds.length) { replaceChildren($("cohort"), [element("p", "No round is evaluated yet.")]); return; }
   parts.push(element("p", `Round ${count(currentRound())}, ${state.label}: ${cohortSummary()}`));
-  const box = element("p", state.client === null ? "Point at a client, or pick one above, to see why it was selected or left out." : sentence(state.client), { class: "now", id: "why" });
+  const box = element("p", state.client === null ? "Point at a client, or pick one above, to see why it was selected or left out." : sentence(state.client), { class: state.client === null ? "now hint" : "now", id: "why" });
   box.style.whiteSpace = "pre-line";
   parts.push(box);
   const list = element("dl");
