@@ -584,6 +584,14 @@ def test_hostile_names_are_text(data: dict[str, Any]) -> None:
     assert not set(block[1]) & set("<>&\u2028\u2029")
 
 
+def test_a_name_does_not_turn_the_text_after_it() -> None:
+    for sign in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069":
+        page = document({"verdict": [f"client {sign}evil with accuracy 0.5"]}, f"run {sign}")
+        assert sign not in page
+        assert "client \ufffdevil with" in page
+    assert "\u0633\u0644\u0627\u0645" in json_text("\u0633\u0644\u0627\u0645")
+
+
 def test_the_policy_names_the_script_and_the_style() -> None:
     text = document(with_reasons({"live": True}), "run")
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
