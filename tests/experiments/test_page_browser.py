@@ -372,6 +372,25 @@ def test_long_labels_and_sites_stay_in_their_place(
         assert widths[0] / widths[2] == pytest.approx(4, rel=0.04)
 
 
+def test_tables_are_whole_on_paper(run: Path, browser: Any, tmp_path: Path) -> None:
+    source = RunSource(RunFolder.open(run))
+    source.read()
+    data = json.loads(json.dumps(page_data(source)))
+    for one in data["tables"]:
+        one["rows"][-1][0] = "patient.py:Patient(patience=0.5)"
+        one["rows"] = [
+            [row[0], *["0.344 [0.000, 0.469], p = 0.101"] * (len(row) - 1)] for row in one["rows"]
+        ]
+    path = tmp_path / "paper.html"
+    path.write_text(document(data, "paper"), encoding="utf-8")
+    with Opened(browser, path.as_uri(), width=688) as opened:  # A4 less its margins
+        opened.page.emulate_media(media="print")
+        for table in opened.page.locator("#tables table").all():
+            assert table.evaluate("(t) => t.offsetWidth <= t.parentElement.clientWidth")
+            for cell in table.locator("th, td").all():
+                assert cell.evaluate("(c) => c.scrollWidth <= c.clientWidth + 1")
+
+
 def test_the_live_page_follows_a_run(
     run: Path, browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
