@@ -133,6 +133,23 @@ def test_a_federation(tmp_path: Path) -> None:
     assert paths["clients"]["selections"].tolist() == [1, 0, 2, 0]
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_sites_of_a_federation(tmp_path: Path, form: str) -> None:
+    if form == "parquet":
+        pytest.importorskip("pyarrow", reason="needs adcs[data]")
+    folder = RunFolder.create(tmp_path / "run", {"engine": "flower"})
+    line: dict[str, Any] = {"scheduler": "A", "seed": 0, "chosen": [7], "weights": [1.0]}
+    with folder.writer("federation") as lines:
+        lines.append({**line, "server_round": 1, "clients": [7, 8], "counts": [1, 0]})
+        groups = ["Bern", None, 3]
+        later = {"clients": [7, 8, 9], "counts": [2, 0, 0], "groups": groups}
+        lines.append({**line, "server_round": 2, **later})
+    paths = {path.stem: read(path) for path in export_run(folder, form)}
+    found = paths["clients"]["group"]
+    assert found.isna().tolist() == [True, True, False, True, False]
+    assert found.dropna().tolist() == ["Bern", "3"]
+
+
 def test_ids_of_several_types_in_parquet(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="needs adcs[data]")
     folder = RunFolder.create(tmp_path / "run", {"engine": "flower"})

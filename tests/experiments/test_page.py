@@ -82,6 +82,24 @@ def test_a_comparison_ends_with_its_page(run: RunFolder) -> None:
     assert result.stderr.splitlines()[-1].endswith(str(page))
 
 
+def test_one_scheduler_is_not_called_several(tmp_path: Path) -> None:
+    done = compare(
+        ["LiveADCS"],
+        data="synthetic:per_cluster=40",
+        clients=10,
+        m=4,
+        rounds=4,
+        eval_every=2,
+        out=tmp_path / "run",
+        jobs=1,
+        progress=False,
+    )
+    source = RunSource(RunFolder.open(done.folder))
+    source.read()
+    assert page_data(source)["title"] == "synthetic:per_cluster=40: LiveADCS"
+    assert (done.folder / "summary.md").read_text().startswith("# One scheduler\n")
+
+
 def test_the_states_are_the_cohorts_of_the_records(run: RunFolder, data: dict[str, Any]) -> None:
     held = [record for record in run.records() if record["seed"] == 0]
     for label, view in data["views"].items():
@@ -201,6 +219,27 @@ def test_the_baseline_is_enough_where_seeds_do_not_tell_it_from_the_best() -> No
     assert lower.sentences[0] == "Use ADCS: its average is better than that of Uniform."
 
 
+def test_a_lead_that_only_the_correction_makes_unsure_is_not_called_level() -> None:
+    rows = rows_by_seed(
+        {
+            "Uniform": [0.30, 0.32, 0.31],
+            "ADCS": [0.31, 0.31, 0.32],
+            "LiveADCS": [0.34, 0.39, 0.36],
+        },
+        dict.fromkeys(["Uniform", "ADCS", "LiveADCS"], 0.8),
+    )
+    difference = rows[2].differences["worst20"]
+    assert difference.low > 0.0
+    assert rows[2].p["worst20"] >= 0.05
+    advice = which_scheduler(rows, "Uniform")
+    assert advice.label == "Uniform"
+    assert advice.sentences[0] == (
+        "Uniform is enough as far as 3 seeds can tell: the lead of LiveADCS may be chance."
+    )
+    assert "level" not in advice.sentences[1]
+    assert "leaves out 0, but p, corrected for all comparisons" in advice.sentences[1]
+
+
 def with_traffic(rows: list[Any], traffic: dict[str, float]) -> list[Any]:
     def cells(row: Any) -> dict[str, Any]:
         return {**row.cells, "bytes": Estimate(traffic[row.label], None, 1)}
@@ -316,6 +355,26 @@ def test_the_page_of_a_diverged_run_proposes_nobody(tmp_path: Path) -> None:
     json_text(data)  # no NaN in it
 
 
+def test_the_page_says_first_that_hardly_anybody_trained(tmp_path: Path) -> None:
+    compare(
+        ["Uniform", "LiveADCS"],
+        data="synthetic:per_cluster=40",
+        clients=10,
+        m=4,
+        rounds=20,
+        eval_every=5,
+        network={"dropout": 0.8},
+        out=tmp_path / "run",
+        jobs=1,
+        progress=False,
+    )
+    source = RunSource(RunFolder.open(tmp_path / "run"))
+    source.read()
+    verdict = page_data(source)["verdict"]
+    assert verdict[0] == "Hardly anybody trained: what follows says little about schedulers."
+    assert "as far as one seed can tell" in verdict[1]
+
+
 def test_schedulers_that_seeds_do_not_tell_from_the_proposed_one_are_named() -> None:
     rows = rows_by_seed(
         {
@@ -345,6 +404,20 @@ def test_nobody_is_left_behind_where_all_are_level() -> None:
     (sentence,) = who_is_left_behind("ADCS", served, list("abcd"), None, 9)
     assert sentence.startswith("Nobody is far behind with ADCS")
     assert who_is_left_behind("ADCS", np.array([np.nan]), ["a"], None, 9) == []
+
+
+def test_most_clients_may_be_left_behind() -> None:
+    """With most at zero, none is below the average by the spread of all."""
+    served = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.9, 1.0, 1.0])
+    names = [f"client {i}" for i in range(10)]
+    (sentence,) = who_is_left_behind("ADCS", served, names, None, 9)
+    assert sentence == (
+        "Left behind with ADCS: client 0 with accuracy 0.000; client 1 with accuracy 0.000; "
+        "client 2 with accuracy 0.000; and 4 more. The average is 0.290."
+    )
+    errors = -np.array([9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 1.0, 1.0, 1.0, 1.0])
+    (sentence,) = who_is_left_behind("ADCS", errors, names, None, 9, "RMSE")
+    assert sentence.startswith("Nobody is far behind with ADCS")
 
 
 def reports(n: int) -> list[ClientReport]:
@@ -400,6 +473,47 @@ def test_waiting_is_a_reason_of_its_own() -> None:
     found = Choice(waited, choice.available, 0.5, choice.known, choice.explanation)
     states = choice_states(found, {c: c for c in range(6)})
     assert states.codes[first] == CODES["waited"]
+
+
+def test_slots_of_clients_at_work_are_not_said_to_be_taken_by_a_rule() -> None:
+    words = set()
+    for first in range(6):
+        scheduler = ADCS(theta=0.2)
+        scheduler.observe(0, reports(12), "probe")
+        pending = [(first + k) % 12 for k in range(3)]
+        free = [client for client in range(12) if client not in pending]
+        cohort = scheduler.select(0, free, 3, pending)
+        choice = explain_choice(scheduler, free, cohort)
+        states = choice_states(choice, {c: c for c in range(12)}, pending=pending)
+        assert [REASONS[states.codes[client]].word for client in pending] == ["at work"] * 3
+        words |= {REASONS[code].word for code in states.codes}
+    assert "slots held" in words
+    assert "rules" not in words
+
+
+def test_clients_at_work_are_not_said_to_be_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    compare(
+        ["Uniform", "LiveADCS"],
+        data="synthetic:per_cluster=40",
+        clients=10,
+        m=4,
+        mode="buffered",
+        rounds=20,
+        eval_every=5,
+        lr=0.05,
+        out=path,
+        jobs=1,
+        progress=False,
+    )
+    source = RunSource(RunFolder.open(path))
+    source.read()
+    data = page_data(source)
+    for view in data["views"].values():
+        codes = array(view["states"], "u1", len(view["rounds"]), 10)
+        words = [[REASONS[code].word for code in row] for row in codes]
+        assert all("at work" in row for row in words[1:-1])
+        assert not any("unavailable" in row for row in words)
 
 
 def test_clusters_are_neighbours_in_the_order() -> None:
@@ -468,6 +582,14 @@ def test_hostile_names_are_text(data: dict[str, Any]) -> None:
     assert block is not None
     assert json.loads(block[1])["clients"]["names"][0] == f"{HOSTILE}0"
     assert not set(block[1]) & set("<>&\u2028\u2029")
+
+
+def test_a_name_does_not_turn_the_text_after_it() -> None:
+    for sign in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069":
+        page = document({"verdict": [f"client {sign}evil with accuracy 0.5"]}, f"run {sign}")
+        assert sign not in page
+        assert "client \ufffdevil with" in page
+    assert "\u0633\u0644\u0627\u0645" in json_text("\u0633\u0644\u0627\u0645")
 
 
 def test_the_policy_names_the_script_and_the_style() -> None:

@@ -196,6 +196,39 @@ def test_figures_are_linked(run: Path, browser: Any) -> None:
         assert opened.problems == []
 
 
+def test_the_tip_of_a_curve_names_the_evaluation_of_its_values(run: Path, browser: Any) -> None:
+    with Opened(browser, (run / "report.html").as_uri()) as opened:
+        canvas = opened.page.locator("#curves canvas >> nth=0")
+        for x in (70, 123, 201):
+            canvas.hover(position={"x": x, "y": 100})
+            first = opened.text("#tip").splitlines()[0]
+            assert re.fullmatch(r"round \d+", first), first
+            assert int(first.split()[1]) % 5 == 0
+        assert opened.problems == []
+
+
+def test_the_colour_scale_covers_no_axis(run: Path, browser: Any, tmp_path: Path) -> None:
+    """Without a kernel clients are drawn between axes."""
+    source = RunSource(RunFolder.open(run))
+    source.read()
+    data = json.loads(json.dumps(page_data(source)))
+    for view in data["views"].values():
+        view["plane"] = view["kernel"] = None
+    path = tmp_path / "plain.html"
+    path.write_text(document(data, "plain"), encoding="utf-8")
+    corner = """(canvas) => {
+        const ratio = canvas.height / canvas.clientHeight, rows = canvas.height - 80 * ratio;
+        const pen = canvas.getContext("2d"), from = canvas.width - 130 * ratio;
+        return [...pen.getImageData(from, rows, 130 * ratio, 36 * ratio).data].join();
+    }"""
+    with Opened(browser, path.as_uri()) as opened:
+        canvas = opened.page.locator("#plane canvas")
+        before = canvas.evaluate(corner)
+        assert len(set(before.split(","))) > 2  # ticks are there
+        opened.page.select_option("#colour", "reason")
+        assert canvas.evaluate(corner) == before
+
+
 def test_every_figure_has_a_table(run: Path, browser: Any) -> None:
     with Opened(browser, (run / "report.html").as_uri()) as opened:
         summaries = opened.page.locator("figure details summary")
@@ -241,6 +274,8 @@ def test_dark_mode_and_print(run: Path, browser: Any, tmp_path: Path) -> None:
         assert len(printed) > 50_000
         opened.page.emulate_media(media="print")
         assert not opened.page.locator("#controls").is_visible()
+        assert "Click" not in opened.text("#curves-note")
+        assert not opened.page.locator("#why").is_visible()  # "Point at a client ..."
 
 
 def test_hostile_names_stay_text(run: Path, browser: Any, tmp_path: Path) -> None:
@@ -301,6 +336,59 @@ def test_any_name_is_shown_as_it_is_and_fits_a_phone(
         assert named
         assert named <= set(data["clients"]["names"])
         assert opened.problems == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_long_labels_and_sites_stay_in_their_place(
+    run: Path, browser: Any, tmp_path: Path, width: int
+) -> None:
+    source = RunSource(RunFolder.open(run))
+    source.read()
+    data = json.loads(json.dumps(page_data(source)))
+    label = "patient.py:Patient(patience=0.5, and_much_more=[1, 2, 3, 4, 5, 6, 7, 8, 9])"
+    for cost in data["costs"]:
+        cost["labels"] = [*cost["labels"][:-1], label]
+        cost["values"] = [100.0, 50.0, 25.0]
+        cost["texts"] = ["123,456,789", "999.99 MB", "1 s"]
+    data["clients"]["group_names"] = ["z" * 100, *data["clients"]["group_names"][1:]]
+    path = tmp_path / "long.html"
+    path.write_text(document(data, "long"), encoding="utf-8")
+    with Opened(browser, path.as_uri(), width=width) as opened:
+        page = opened.page
+        page.select_option("#colour", "group")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for part in ("#costs > div", "#plane .key li"):
+            for box in page.locator(part).all():
+                assert box.evaluate("(e) => e.scrollWidth <= e.clientWidth + 1"), part
+        figure = page.locator("#plane").bounding_box()
+        for mark in page.locator("#plane .key svg").all():
+            assert mark.bounding_box()["width"] == 14
+        for name in page.locator("#plane .key span").all():
+            box = name.bounding_box()
+            assert box["x"] + box["width"] <= figure["x"] + figure["width"] + 1
+        widths = [bar.bounding_box()["width"] for bar in page.locator("#costs .bar").all()[:3]]
+        assert widths[0] > 40
+        assert widths[0] / widths[1] == pytest.approx(2, rel=0.02)
+        assert widths[0] / widths[2] == pytest.approx(4, rel=0.04)
+
+
+def test_tables_are_whole_on_paper(run: Path, browser: Any, tmp_path: Path) -> None:
+    source = RunSource(RunFolder.open(run))
+    source.read()
+    data = json.loads(json.dumps(page_data(source)))
+    for one in data["tables"]:
+        one["rows"][-1][0] = "patient.py:Patient(patience=0.5)"
+        one["rows"] = [
+            [row[0], *["0.344 [0.000, 0.469], p = 0.101"] * (len(row) - 1)] for row in one["rows"]
+        ]
+    path = tmp_path / "paper.html"
+    path.write_text(document(data, "paper"), encoding="utf-8")
+    with Opened(browser, path.as_uri(), width=688) as opened:  # A4 less its margins
+        opened.page.emulate_media(media="print")
+        for table in opened.page.locator("#tables table").all():
+            assert table.evaluate("(t) => t.offsetWidth <= t.parentElement.clientWidth")
+            for cell in table.locator("th, td").all():
+                assert cell.evaluate("(c) => c.scrollWidth <= c.clientWidth + 1")
 
 
 def test_the_live_page_follows_a_run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import socket
 import threading
 import time
@@ -32,6 +33,8 @@ from adcs.experiments.page.server import (
     is_loopback,
     parsed_event,
 )
+from adcs.experiments.page.source import RunSource
+from adcs.experiments.page.status import RunStatus
 
 SETTINGS: dict[str, Any] = {
     "data": "synthetic:per_cluster=40",
@@ -136,6 +139,21 @@ def test_a_viewer_sees_rounds_between_evaluations(
         run_to(folder, 40, monkeypatch)  # resumed
         end = next(e for e in found if e["runs"]["ADCS"]["done"] == 40)
         assert end["sentence"].startswith("Finished: ")
+
+
+def test_a_run_in_which_nothing_happens_may_have_stopped(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_to(folder, 20, monkeypatch)
+    source = RunSource(folder)
+    source.read()
+    assert "may have stopped" not in RunStatus(source).now()["sentence"]
+    long_ago = time.time() - 1000.0
+    for path in (folder.path / "selections").iterdir():
+        os.utime(path, (long_ago, long_ago))
+    said = RunStatus(source).now()["sentence"]
+    assert said.startswith("In progress: ")
+    assert said.endswith("; the run may have stopped.")
 
 
 def test_a_viewer_connects_again_after_a_restart(

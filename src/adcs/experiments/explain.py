@@ -25,8 +25,8 @@ Table = tuple[str, list[str], list[list[str]]]
 
 REASONS = (
     "The reason is what would have let a client in: rules, if there were no caps and nobody had a "
-    "slot beforehand (waiting, if that was for having waited); redundant with X, if "
-    "X were absent (and not for the slot of X alone); "
+    "slot beforehand (waiting, if that was for having waited; slots held, if clients were at "
+    "work); redundant with X, if X were absent (and not for the slot of X alone); "
     "quality, if its quality were the best among the selected; tie, if its id were the smaller "
     "one; redundant with several, if its update had nothing in common with the others'. It is "
     "about the slots that the DPP fills; LiveADCS fills others for balance."
@@ -317,6 +317,7 @@ def _missed(miss: Miss, choice: Choice) -> str:
     if miss.reason == "rules":
         causes = ["a cap"] * choice.capped + ["a required client"] * bool(choice.required)
         causes += ["a client that had waited too long"] * bool(choice.waited)
+        causes += ["clients at work"] * bool(choice.pending)
         return (
             f"Client {client} was left out by {' or '.join(causes) or 'a rule'}, which left no "
             f"slot for it; {nearest}."

@@ -144,7 +144,7 @@ def client_table(
     metric = metric_of(records)
     columns = {metric: metric, "losses": "loss", "counts": "selections"}
     table: Table = {name: [] for name in (*KEY, "client", *columns.values())}
-    if groups is not None:
+    if groups is not None or any(record.get("groups") for record in records):
         table["group"] = []
     if names is not None:
         table["name"] = []
@@ -159,8 +159,8 @@ def client_table(
         table["client"] += clients
         for name in columns.values():
             table[name] += lists.get(name) or [None] * count
-        if groups is not None:
-            table["group"] += groups
+        if "group" in table:  # in a federation they are those of its record
+            table["group"] += record.get("groups") or groups or [None] * count
         if names is not None:
             table["name"] += names
     return {name: column for name, column in table.items() if any(x is not None for x in column)}

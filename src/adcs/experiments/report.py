@@ -279,7 +279,7 @@ def write_report(
     written += cost_figure(stem, title, cost_panels(rows, experiment.metric), styles)
     text = "\n\n".join(
         [
-            f"# Comparison of {len(labels)} schedulers",
+            f"# Comparison of {len(labels)} schedulers" if len(labels) > 1 else "# One scheduler",
             setting(experiment),
             *[f"**{note}**" for note in notes],
             table_section(rows, experiment),

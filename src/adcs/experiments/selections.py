@@ -183,6 +183,8 @@ class SelectionLines(Observer):
         }
         if event.backing_off:
             line["backing_off"] = event.backing_off
+        if event.pending:
+            line["pending"] = event.pending
         if len(event.available) > PER_CLIENT_LIMIT:
             return line
         try:

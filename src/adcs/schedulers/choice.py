@@ -81,6 +81,11 @@ class Choice:
         return tuple(self.cohort.diagnostics.get("waited", ()))
 
     @property
+    def pending(self) -> tuple[ClientId, ...]:
+        """The clients that were at work; the search of a DPP starts from them."""
+        return tuple(self.cohort.diagnostics.get("pending", ()))
+
+    @property
     def balancing(self) -> tuple[ClientId, ...]:
         """The clients that were chosen to make the cohort represent all clients."""
         return tuple(self.cohort.diagnostics.get("balancing", ()))

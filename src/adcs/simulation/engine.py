@@ -386,9 +386,8 @@ class Simulation:
     def _select(self, run: Run, available: tuple[ClientId, ...], request: Request) -> None:
         """Let a scheduler select, and announce its cohort."""
         server_round, m, last = self.server_round, self._slots(run), run.cohort
-        pending: tuple[ClientId, ...] = ()
-        if self._buffered is not None and run.in_flight is not None:
-            pending = tuple(run.in_flight.at_work())
+        at_work = () if run.in_flight is None else tuple(run.in_flight.at_work())
+        pending = () if self._buffered is None else at_work
         select = run.scheduler.select
         run.cohort = run.call(server_round, select, server_round, available, m, pending)
         if run.in_flight is not None and not run.cohort.normalise:
@@ -408,7 +407,7 @@ class Simulation:
                 server_round=server_round,
                 scheduler=run.scheduler,
                 available=available,
-                pending=pending,
+                pending=at_work,
                 request=request,
                 cohort=run.cohort,
                 backing_off=run.backoff.left_out(server_round, available),

@@ -17,6 +17,9 @@ from adcs.run_folder import plain
 ESCAPES = {sign: f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 """Signs that end a script element or a line of a script, as JSON may write them."""
 
+TURNING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
+"""Signs that turn the direction of the text after them; in a name they would turn a sentence."""
+
 SCRIPTS = ("charts.js", "live.js", "page.js")
 
 
@@ -29,7 +32,7 @@ def json_text(value: Any) -> str:
     text = json.dumps(plain(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     for sign, escape in ESCAPES.items():
         text = text.replace(sign, escape)
-    return text
+    return text.translate(TURNING)
 
 
 def with_reasons(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def document(data: Mapping[str, Any], title: str) -> str:
         policy += "; connect-src 'self'"
     return Template(_text("page.html")).substitute(
         policy=policy,
-        title=html.escape(title),
+        title=html.escape(title.translate(TURNING)),
         style=style,
         data=json_text(data),
         script=script,

@@ -158,8 +158,9 @@ function buildCurves() {
   const c = D.curves, notes = [];
   if (c.of_points > c.points) notes.push(`Curves show ${count(c.points)} of ${count(c.of_points)} evaluations.`);
   if (c.note) notes.push(c.note);
-  if ($("curves").children.length) notes.push("Click a curve, or use the arrow keys, to move the round; the first evaluations may lie outside a panel.");
-  $("curves-note").textContent = notes.join(" ");
+  if ($("curves").children.length) notes.push("The first evaluations may lie outside a panel.");
+  const hint = element("span", $("curves").children.length ? "Click a curve, or use the arrow keys, to move the round. " : "", { class: "hint" });
+  replaceChildren($("curves-note"), [hint, element("span", notes.join(" "))]);
 }
 
 function makePanels() {
@@ -276,10 +277,13 @@ function curveHover(event, field) {
     const line = D.curves.lines[s.label];
     const i = nearestIndex(line.x[state.axis], x);
     const parts = line[field].map((p) => p[i]);
-    return { label: s.label, y: parts[0], low: parts[1], high: parts[2] };
+    return { label: s.label, x: line.x[state.axis][i], y: parts[0], low: parts[1], high: parts[2] };
   }).sort((a, b) => (D.metric.lower_is_better ? 1 : -1) * (a.y - b.y));
   const lines = rows.map((r) => `${r.label}: ${fixed(r.y)}` + (r.low !== undefined && r.low !== null ? ` [${fixed(r.low)}, ${fixed(r.high)}]` : ""));
-  showTip(event, `${D.curves.axes[state.axis]} ${tickText(parseFloat(x.toPrecision(4)))}\n${lines.join("\n")}`);
+  const own = rows.find((r) => r.label === state.label) || rows[0];
+  if (!own || !Number.isFinite(own.x)) { hideTip(); return; }
+  const place = tickText(own.x >= 1000 ? own.x : parseFloat(own.x.toPrecision(4))); // of the evaluation, not of the pointer
+  showTip(event, `${D.curves.axes[state.axis]} ${place}\n${lines.join("\n")}`);
 }
 
 function curveClick(event, field) {
@@ -340,7 +344,7 @@ function showCosts() {
     cost.labels.forEach((label, i) => {
       list.appendChild(element("dt", label));
       const entry = element("dd"), bar = element("span", null, { class: "bar", "aria-hidden": "true" });
-      bar.style.width = `${(65 * (cost.values[i] || 0)) / most}%`;
+      bar.style.width = `calc(${(cost.values[i] || 0) / most} * (100% - 6rem))`; // 6rem for the number
       const s = style(label);
       bar.style.background = s ? lineColour(s) : css("--accent");
       entry.append(bar, element("span", cost.texts[i]));
@@ -435,7 +439,7 @@ function drawPlane() {
     pen.stroke();
   } else {
     const [x0, x1] = limits(x), [y0, y1] = limits(y), px = (x1 - x0 || 1) * 0.06, py = (y1 - y0 || 0.1) * 0.1;
-    frame = axes(area, { x0: x0 - px, x1: x1 + px, y0: y0 - py, y1: y1 + py },
+    frame = axes({ ...area, height: area.height - SCALE }, { x0: x0 - px, x1: x1 + px, y0: y0 - py, y1: y1 + py },
       { x: v.counts ? `times ${D.clients.counted}` : "client", y: v.values ? D.metric.name : v.losses ? "loss" : "" });
   }
   const column = state.colour === "loss" ? v.losses : v.values;
@@ -504,6 +508,8 @@ function drawPlane() {
 
 const area_height = (canvas) => Math.max(260, Math.min(430, canvas.clientWidth * 0.85));
 
+const SCALE = 44; // the height of the colour scale with its name, below axes
+
 function drawScale(pen, area, range) {
   const w = 110, left = area.width - w - 8, top = area.height - 26;
   for (let k = 0; k < w; k++) { pen.fillStyle = rgb(sequential(k / (w - 1))); pen.fillRect(left + k, top, 1.5, 8); }
@@ -549,7 +555,7 @@ function byReason() {
 function cohortSummary() {
   const groups = byReason(), parts = [];
   const inside = groups.get("selected") || [];
-  parts.push(inside.length ? `${inside.length} of ${N()} clients are selected` : "Nobody is selected");
+  parts.push(inside.length ? `${inside.length} of ${count(N())} clients are selected` : "Nobody is selected");
   const left = [...groups].filter(([word]) => word !== "selected" && word !== "no cohort").sort((a, b) => b[1].length - a[1].length);
   if (left.length) parts.push(`left out ${left.map(([word, who]) => `${D.left_out[word]} (${who.length})`).join(", ")}`);
   return `${parts.join("; ")}.`;
@@ -564,7 +570,7 @@ function showCohort() {
   const v = view(), parts = [];
   if (!v || !v.rounds.length) { replaceChildren($("cohort"), [element("p", "No round is evaluated yet.")]); return; }
   parts.push(element("p", `Round ${count(currentRound())}, ${state.label}: ${cohortSummary()}`));
-  const box = element("p", state.client === null ? "Point at a client, or pick one above, to see why it was selected or left out." : sentence(state.client), { class: "now", id: "why" });
+  const box = element("p", state.client === null ? "Point at a client, or pick one above, to see why it was selected or left out." : sentence(state.client), { class: state.client === null ? "now hint" : "now", id: "why" });
   box.style.whiteSpace = "pre-line";
   parts.push(box);
   const list = element("dl");

@@ -49,6 +49,11 @@ REASONS = (
     Reason(
         "for_waiting", "waiting", "left out because clients that had waited too long went first"
     ),
+    Reason(
+        "for_pending",
+        "slots held",
+        "left out because clients that are at work, or had waited too long, hold the slots",
+    ),
     Reason("rules", "rules", "left out by a rule: a cap or a required client left no slot"),
     Reason("tie", "tie", "left out by a tie, which goes to the smaller id"),
     Reason("share", "share", "left out because it had its share of slots"),
@@ -79,6 +84,7 @@ LEFT_OUT = {
     "quality": "for lower quality",
     "redundancy": "as redundant",
     "waiting": "for clients that had waited",
+    "slots held": "for slots that others hold",
     "rules": "by a rule",
     "tie": "by a tie",
     "share": "with its share of slots",
@@ -211,8 +217,11 @@ def _otherwise(choice: Choice) -> str:
 
 def miss_key(miss: Miss, choice: Choice) -> str:
     """Return the key of the reason for which a client was left out."""
-    if miss.reason == "rules" and choice.waited and not choice.capped and not choice.required:
-        return "for_waiting"
+    if miss.reason == "rules" and not choice.capped and not choice.required:
+        if choice.pending:
+            return "for_pending"
+        if choice.waited:
+            return "for_waiting"
     return miss.reason
 
 

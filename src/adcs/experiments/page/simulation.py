@@ -28,6 +28,7 @@ from adcs.experiments.page.views import (
     views,
 )
 from adcs.experiments.report import (
+    FEW,
     baseline_of,
     data_name,
     horizontal,
@@ -43,7 +44,7 @@ from adcs.experiments.selections import (
     sample,
     selection_paths,
 )
-from adcs.experiments.statistics import METRICS, Row, curves, diverged, summarise
+from adcs.experiments.statistics import METRICS, Row, curves, diverged, summarise, trained
 from adcs.experiments.styles import Style, styles_of
 from adcs.metrics import CLIENT_METRICS
 
@@ -89,9 +90,10 @@ def simulation_page(
     lower = CLIENT_METRICS[metric].lower_is_better
     return {
         "kind": "simulation",
-        "title": f"{data_name(experiment)}: {len(labels)} schedulers compared",
+        "title": f"{data_name(experiment)}: {_compared(labels)}",
         "subtitle": setting(experiment),
         "verdict": [
+            *_hardly_trained(records, experiment),
             *advice.sentences,
             *_left_behind(advice.label, runs, experiment, source.config, seed),
         ],
@@ -337,7 +339,8 @@ def _moment(
     def states() -> States:
         with named_if_broken(path, record):
             if (choice := choice_of(line, clients)) is not None:
-                return choice_states(choice, position, line.get("backing_off", ()))
+                waiting = line.get("backing_off", ()), line.get("pending", ())
+                return choice_states(choice, position, *waiting)
             ended = record["server_round"] >= experiment.training.rounds
             chosen = line.get("chosen", record.get("selected"))
             return states_without_choice(clients, chosen, ended=ended)
@@ -359,6 +362,18 @@ def _moment(
         members: NDArray[np.intp] = sample(clients)
         moment.cosines = (line["cosines"], members)
     return moment
+
+
+def _compared(labels: Sequence[str]) -> str:
+    return f"{len(labels)} schedulers compared" if len(labels) > 1 else labels[0]
+
+
+def _hardly_trained(records: Sequence[Mapping[str, Any]], experiment: Experiment) -> list[str]:
+    """Return a sentence before the proposal if few updates came in with every scheduler."""
+    shares = trained(records, experiment.training.m)
+    if any(shares.get(label, 1.0) >= FEW for label in experiment.schedulers):
+        return []
+    return ["Hardly anybody trained: what follows says little about schedulers."]
 
 
 def _left_behind(

@@ -20,6 +20,9 @@ from adcs.experiments.page.source import RunSource
 from adcs.experiments.runner import ENGINE, experiment_of, layout, tasks
 from adcs.experiments.selections import CohortLayout, read_cohorts, selection_paths
 
+QUIET_SECONDS = 120.0
+"""A comparison whose files are unchanged for so long may have stopped."""
+
 
 class RunStatus:
     """Follows a run between its evaluations, at little cost.
@@ -58,11 +61,15 @@ class RunStatus:
 
     def _simulation(self, experiment: Experiment) -> dict[str, Any]:
         source, total = self._source, experiment.training.rounds
-        done_in_all, runs, progress = 0, {}, []
+        done_in_all, changed_at, runs, progress = 0, 0.0, {}, []
         for task in tasks(experiment, source.config.get("part")):
             form = layout(experiment, task, source.config.get("cohort_slots"))
             path, _ = selection_paths(source.folder, task.name)
-            done = path.stat().st_size // form.stride if path.is_file() else 0
+            done = 0
+            if path.is_file():
+                found = path.stat()
+                done = found.st_size // form.stride
+                changed_at = max(changed_at, found.st_mtime)
             done_in_all += done * len(task.labels)
             if task.seed != experiment.run.first_seed:
                 continue
@@ -75,13 +82,19 @@ class RunStatus:
             len(task.labels) for task in tasks(experiment, source.config.get("part"))
         )
         seeds = f", {experiment.run.seeds} seeds" if experiment.run.seeds > 1 else ""
-        state = "Finished" if done_in_all >= every else "In progress"
+        state, hint = "In progress", ""
+        if done_in_all >= every:
+            state = "Finished"
+        elif changed_at and time.time() - changed_at > QUIET_SECONDS:
+            at = time.strftime("%H:%M:%S", time.localtime(changed_at))
+            hint = f" The last was at {at}; the run may have stopped."
         idle = {
             label: (runs[label]["done"] - 1 - last).tolist() for label, last in self._last.items()
         }
         names = group_names(source.config)
         return {
-            "sentence": f"{state}: {done_in_all:,} of {every:,} rounds of all schedulers{seeds}.",
+            "sentence": f"{state}: {done_in_all:,} of {every:,} rounds of all schedulers{seeds}."
+            f"{hint}",
             "runs": {label: runs[label] for label in experiment.schedulers if label in runs},
             "progress": sorted(progress, key=lambda row: list(experiment.schedulers).index(row[0])),
             "states": None,

@@ -134,18 +134,31 @@ def which_scheduler(rows: Sequence[Row], baseline: str, diverged: Collection[str
     elif _is_better(row, "average"):
         first = f"Use {row.label}: its average is better than that of {baseline}."
     else:
-        return Advice(
-            baseline,
-            [
-                f"{baseline} is enough: over {seeds} seeds, no scheduler is surely better for the "
-                "worst-off clients at about the same average.",
-                f"{row.label} comes first, level with {baseline}: its worst 20 % differ by {said}. "
-                f"{reached}.",
-            ],
-        )
+        first, second = _unsure(row, baseline, said, seeds)
+        return Advice(baseline, [first, f"{second} {reached}."])
     return Advice(
         row.label, [first, f"{reached}. The worst 20 % differ by {said}.", *costs, *level]
     )
+
+
+def _unsure(row: Row, baseline: str, said: str, seeds: int) -> list[str]:
+    """Return the sentences about a scheduler that is first, but not surely better."""
+    difference = row.differences["worst20"]
+    is_level = difference.low <= 0.0 <= difference.high
+    if not is_level and _lead(row, "worst20") > 0.0:
+        return [
+            f"{baseline} is enough as far as {seeds} seeds can tell: the lead of {row.label} may "
+            "be chance.",
+            f"{row.label} comes first: its worst 20 % differ by {said}. The interval of this "
+            f"difference alone leaves out 0, but p, corrected for all comparisons with {baseline}, "
+            f"is not below {LEVEL:g}; more seeds may settle it.",
+        ]
+    level = f", level with {baseline}" if is_level else ""
+    return [
+        f"{baseline} is enough: over {seeds} seeds, no scheduler is surely better for the "
+        "worst-off clients at about the same average.",
+        f"{row.label} comes first{level}: its worst 20 % differ by {said}.",
+    ]
 
 
 def _both(row: Row) -> str:
@@ -179,8 +192,13 @@ def _costs(row: Row, base: Row) -> list[str]:
 
 def _is_better(row: Row, field: str) -> bool:
     """Return whether a row differs from the baseline for the better, by the corrected test."""
+    return row.p.get(field, 1.0) < LEVEL and _lead(row, field) > 0.0
+
+
+def _lead(row: Row, field: str) -> float:
+    """Return by how much a row differs from the baseline for the better."""
     sign = -1.0 if CLIENT_METRICS[row.metric].lower_is_better else 1.0
-    return row.p.get(field, 1.0) < LEVEL and sign * row.differences[field].mean > 0.0
+    return sign * row.differences[field].mean
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -267,6 +285,8 @@ def who_is_left_behind(
     average = float(served[known].mean())
     spread = float(served[known].std())
     behind = [i for i in order[: max(1, known.size // 5)] if served[i] < average - spread]
+    if not behind:  # as where most clients are as badly off as the worst
+        behind = [i for i in order if _is_far_below(float(served[i]), average)]
     if not behind:
         return [
             f"Nobody is far behind with {label}: the worst-off, {names[order[0]]}, has {metric} "
@@ -282,6 +302,17 @@ def who_is_left_behind(
     return [
         f"Left behind with {label}: {'; '.join(parts)}{more}. The average is {abs(average):.3f}."
     ]
+
+
+def _is_far_below(value: float, average: float) -> bool:
+    """Return whether a client is served less than half as well as all are on average.
+
+    A metric of which less is better is negative here.
+
+    >>> _is_far_below(0.2, 0.5), _is_far_below(-0.9, -0.5), _is_far_below(-1.1, -0.5)
+    (True, False, True)
+    """
+    return value < (average / 2.0 if average > 0.0 else 2.0 * average)
 
 
 def headings(metric: str) -> dict[str, str]:
