@@ -247,6 +247,25 @@ def with_traffic(rows: list[Any], traffic: dict[str, float]) -> list[Any]:
     return [dataclasses.replace(row, cells=cells(row)) for row in rows]
 
 
+def test_better_schedulers_without_costs_are_named_beside_a_costly_one() -> None:
+    steps = [0.0, 0.01, 0.02, 0.005, 0.015]
+    values = {
+        "Uniform": [0.30 + step for step in steps],
+        "PowerOfChoice": [0.42 + 1.1 * step for step in steps],
+        "LiveADCS": [0.41 + 1.1 * step for step in steps],
+        "DivFL": [0.32 - step for step in steps],
+    }
+    rows = rows_by_seed(values, dict.fromkeys(values, 0.8))
+    traffic = {"Uniform": 1.0, "PowerOfChoice": 2.0, "LiveADCS": 1.01, "DivFL": 1.0}
+    found = which_scheduler(with_traffic(rows, traffic), "Uniform").sentences
+    assert found[0].startswith("Use PowerOfChoice")
+    said = "At about the costs of Uniform, LiveADCS serves the worst-off clients better, too."
+    assert (
+        found.index(said) == found.index("It costs more than Uniform: 2.0 times the traffic.") + 1
+    )
+    assert said not in which_scheduler(with_traffic(rows, dict.fromkeys(values, 1.0)), "Uniform")[1]
+
+
 @pytest.mark.parametrize("seeds", [1, 5])
 def test_of_schedulers_that_tie_the_cheapest_is_proposed(seeds: int) -> None:
     same = {"OCS": [0.4] * seeds, "Oort": [0.4] * seeds, "Uniform": [0.4] * seeds}

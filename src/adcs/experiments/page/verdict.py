@@ -137,7 +137,14 @@ def which_scheduler(rows: Sequence[Row], baseline: str, diverged: Collection[str
         first, second = _unsure(row, baseline, said, seeds)
         return Advice(baseline, [first, f"{second} {reached}."])
     return Advice(
-        row.label, [first, f"{reached}. The worst 20 % differ by {said}.", *costs, *level]
+        row.label,
+        [
+            first,
+            f"{reached}. The worst 20 % differ by {said}.",
+            *costs,
+            *_without_costs(known, row, base),
+            *level,
+        ],
     )
 
 
@@ -188,6 +195,20 @@ def _costs(row: Row, base: Row) -> list[str]:
     if not dear:
         return []
     return [f"It costs more than {base.label}: {_listed(dear)}."]
+
+
+def _without_costs(rows: Sequence[Row], row: Row, base: Row) -> list[str]:
+    """Return a sentence that names schedulers which are better at about the baseline's costs."""
+    if not _costs(row, base):
+        return []
+    free = [r.label for r in rows if _is_better(r, "worst20") and not _costs(r, base)]
+    if not free:
+        return []
+    verb = "serve" if len(free) > 1 else "serves"
+    return [
+        f"At about the costs of {base.label}, {_listed(free)} {verb} the worst-off clients better, "
+        "too."
+    ]
 
 
 def _is_better(row: Row, field: str) -> bool:
