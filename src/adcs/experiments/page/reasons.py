@@ -30,11 +30,22 @@ class Reason(NamedTuple):
 
 REASONS = (
     Reason("selected", "selected", "selected"),
+    Reason(
+        "picked",
+        "selected",
+        "selected for its quality, and because it differs from the others that are selected",
+    ),
+    Reason("ranked_first", "selected", "selected: few others have a larger {ranked_by}"),
+    Reason("by_chance", "selected", "selected by chance: this scheduler draws at random"),
     Reason("waited", "selected", "selected first, because it had waited too long"),
     Reason("balancing", "selected", "selected so that the cohort represents all clients"),
     Reason("drawn", "selected", "selected at random: no usable report was known"),
     Reason("required", "selected", "selected because it is required"),
-    Reason("quality", "quality", "left out for its quality: others need training more"),
+    Reason(
+        "quality",
+        "quality",
+        "left out for its quality, the score made of its loss or update: others need training more",
+    ),
     Reason(
         "redundant",
         "redundancy",
@@ -171,7 +182,7 @@ def choice_states(
     >>> choice = Choice(Cohort.of([2]), (1, 2), scores={1: 0.5, 2: 0.7}, ranked_by="loss")
     >>> found = choice_states(choice, {1: 0, 2: 1, 3: 2}, backing_off=[3])
     >>> [REASONS[code].key for code in found.codes]
-    ['ranked', 'selected', 'failing']
+    ['ranked', 'ranked_first', 'failing']
     """
     states = States.of(len(position), "unavailable")
 
@@ -196,7 +207,7 @@ def choice_states(
     chosen = choice.cohort.clients
     for position_of in known(chosen):
         states.others[position_of] = NOBODY
-    states.set(known(chosen), "selected")
+    states.set(known(chosen), _chosen(choice))
     states.set(known(choice.balancing), "balancing")
     states.set(known(c for c in chosen if c in choice.required), "required")
     drawn = set(choice.cohort.diagnostics.get("drawn", ()))
@@ -213,6 +224,15 @@ def _otherwise(choice: Choice) -> str:
     if choice.ranked_by is not None:
         return "not_asked"
     return "left_out" if choice.nearest else "chance"
+
+
+def _chosen(choice: Choice) -> str:
+    """Return the reason of selected clients that nothing else is said about."""
+    if choice.explanation is not None:
+        return "picked"
+    if choice.ranked_by is not None:
+        return "ranked_first"
+    return "by_chance" if _otherwise(choice) == "chance" else "selected"
 
 
 def miss_key(miss: Miss, choice: Choice) -> str:
