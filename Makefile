@@ -72,7 +72,7 @@ bench: $(READY)-bench
 # The docs site, in site/; warnings are errors.
 docs: $(READY)-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo "open site/index.html"
+	@echo "open site/index.html, or for its search: $(BIN)/python -m http.server --directory site"
 
 # The pictures of docs/howto/page.md; needs a chromium (CHROMIUM=PATH, or /usr/bin/chromium).
 screenshots: $(READY)-test-all
