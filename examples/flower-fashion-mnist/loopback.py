@@ -18,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,9 @@ class Loopback:
         self.simulation = simulation
         self.certificates = None if certificates is None else certificates.resolve()
         self.port = free_port()
+        # SuperNodes of Flower 1.38 have a port of their own at the SuperLink.
+        old = version("flwr").split(".")[:2] == ["1", "38"]
+        self.fleet_port = free_port() if old else self.port
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         # Flower starts further programs by name.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -95,6 +99,8 @@ class Loopback:
         """Start the SuperLink and wait until it answers."""
         command = ["flower-superlink", "--disable-runtime-dependency-installation"]
         command += ["--host", HOST, "--port", str(self.port)]
+        if self.fleet_port != self.port:
+            command += ["--fleet-api-address", f"{HOST}:{self.fleet_port}"]
         if self.simulation:
             command.append("--simulation")
         if self.certificates is None:
@@ -137,7 +143,7 @@ class Loopback:
         slow_seconds
             How much longer the node takes to train than it needs.
         """
-        command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}"]
+        command = ["flower-supernode", "--superlink", f"{HOST}:{self.fleet_port}"]
         command += ["--host", HOST, "--port", str(free_port())]
         slow = f" slow-seconds={float(slow_seconds)}" if slow_seconds else ""
         command += ["--node-config", f"partition-id={partition}{slow}"]
