@@ -94,7 +94,7 @@ def advice(results: Results) -> str:
     if gain(results, cases, best) > 0.0:
         lines.append(
             f"- **For the worst-off clients, at no extra cost: `{best}`.** "
-            f"{_gains(results, cases, best)}"
+            f"{_gains(results, cases, best)}{_misses(results) if best == OURS else ''}"
         )
     else:
         lines.append(
@@ -141,6 +141,19 @@ def _asking(results: Results, cases: Sequence[str], best: str, dear: Sequence[st
     )
 
 
+def _misses(results: Results) -> str:
+    """Return on how many cases something is better than ours."""
+    cases = [case for case in main_cases(results) if OURS in results.schedulers(case)]
+    verdicts = {case: [verdict.holds for verdict in judge(results, case)] for case in cases}
+    below = [case for case, holds in verdicts.items() if not all(holds[:2])]
+    beaten = sum(not all(holds[2:]) for holds in verdicts.values())
+    return (
+        f" On {len(cases)} cases, those with networks included, it is below `Uniform` by more than "
+        f"[the margin](#what-is-required-of-liveadcs) on {', '.join(below) or 'none'}, and some "
+        f"other scheduler has a better worst client on {beaten}."
+    )
+
+
 def _gains(results: Results, cases: Sequence[str], label: str) -> str:
     signs = [shown(results, case)[label] for case in cases]
     return (
@@ -163,6 +176,11 @@ def _slow(results: Results) -> list[str]:
             ratios.setdefault(case.mode, []).append(float(np.median(now / before)))
     if not ratios:
         return []
+    waiting = []
+    for name in protocol()["modes"]["cases"]:
+        if Case(name).mode == "over-selected" and {OURS, BASELINE} <= {*results.schedulers(name)}:
+            ours, theirs = (results.values(name, each, "seconds") for each in (OURS, BASELINE))
+            waiting.append(f"{np.median(ours / theirs):.1f}")
     words = []
     for mode, found in ratios.items():
         each = [f"{x:.2f}" if np.isfinite(x) else "never" for x in found]
@@ -172,6 +190,12 @@ def _slow(results: Results) -> list[str]:
         "scheduler.** Virtual time until `Uniform` has the final average of its synchronous run, "
         f"as a multiple of that run's: {'; '.join(words)} "
         f"(medians over seeds, {len(found)} cases)."
+        + (
+            f" Over-selected rounds of `{OURS}` wait for clients whose turn has come: they take "
+            f"{' and '.join(waiting)} times as long as `Uniform`'s."
+            if waiting
+            else ""
+        )
     ]
 
 

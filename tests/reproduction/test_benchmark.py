@@ -174,6 +174,13 @@ def test_advice_to_ask_before_each_round_needs_a_gain(asking: dict[str, float], 
     assert said in advice(found)
 
 
+def test_the_advice_says_where_something_is_better_than_ours() -> None:
+    good = results(LiveADCS={"worst20": 0.9, "worst": 0.9, "average": 0.9}, Oort={})
+    assert "on none, and some other scheduler has a better worst client on 0." in advice(good)
+    beaten = results(LiveADCS={"worst20": 0.9, "average": 0.1}, Oort={"worst": 0.9})
+    assert "on digits, and some other scheduler has a better worst client on 1." in advice(beaten)
+
+
 OWN = """
 from adcs import Cohort, Scheduler
 
