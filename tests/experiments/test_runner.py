@@ -97,7 +97,7 @@ for task in compare.tasks(experiment):
 
 
 def test_killed_and_resumed_ends_with_the_same_bytes(data, tmp_path):
-    experiment = settings(data, seeds=1, rounds=3000, eval_every=5)
+    experiment = settings(data, seeds=1, rounds=1500, eval_every=5)
     config = json.dumps(experiment.as_dict())
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
 
@@ -109,7 +109,7 @@ def test_killed_and_resumed_ends_with_the_same_bytes(data, tmp_path):
     broken = RunFolder.create(tmp_path / "broken", experiment.as_dict())
     first = broken.path / "records" / "seed0-pass0.jsonl"
     kills = 0
-    for target in (2_000, 60_000, 200_000):
+    for target in (2_000, 40_000, 100_000):
         process = start(broken.path)
         while process.poll() is None:
             if first.exists() and first.stat().st_size > target:

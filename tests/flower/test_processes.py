@@ -230,6 +230,8 @@ def server_apps(federation: Loopback) -> list[int]:
     return found
 
 
+# On LocalGrid: tests/flower/test_checkpoints.py.
+@pytest.mark.minutes
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes by /proc")
 def test_a_killed_server_app_goes_on_where_it_was(tmp_path: Path) -> None:
     folder, clients = tmp_path / "run", [0, 12]
