@@ -240,7 +240,7 @@ def verdicts(results: Results, cases: Sequence[str]) -> str:
         "traffic, and within 0.01 of the best of the others, tuned ones included. "
         f"All of it holds on {kept} of {len(on)} cases. The best of many rivals on a few seeds is "
         "partly the luckiest, so that is tested: at each seed, the difference to the rival that is "
-        "best on the other seeds. [Misses of five rivals were run again on fresh seeds]"
+        "best on the other seeds. [Five of the misses were run again on fresh seeds]"
         "(beyond.md#the-benchmarks-misses-on-fresh-seeds)."
     )
     return "\n\n".join([text, "\n".join(broken)] if broken else [text])
