@@ -135,13 +135,29 @@ def test_slots_are_shared_by_the_persistence_of_updates() -> None:
     assert counts[18:].min() > 9
 
 
-def test_labels_do_not_change_so_the_dpp_fills_all_slots() -> None:
-    scheduler = adcs.LiveADCS(kernel="labels")
-    reports = [
-        ClientReport(c, 0, loss=1.0, label_counts=np.eye(3)[c % 3] * 10 + 1.0) for c in range(9)
-    ]
-    scheduler.observe(0, reports, "probe")
-    assert scheduler.select(0, range(9), 4).diagnostics["balancing"] == []
+def by_labels(theta: float, losses: list[float]) -> adcs.LiveADCS:
+    """Nine clients, three of each label."""
+    scheduler = adcs.LiveADCS(kernel="labels", theta=theta, patience=None)
+    for server_round in range(2):
+        reports = [
+            ClientReport(c, server_round, loss=loss, label_counts=np.eye(3)[c % 3] * 10)
+            for c, loss in enumerate(losses)
+        ]
+        scheduler.observe(server_round, reports, "probe")
+    return scheduler
+
+
+def test_with_labels_half_of_the_slots_are_balanced_if_losses_count() -> None:
+    scheduler = by_labels(0.6, [1.0] * 9)
+    assert len(scheduler.select(1, range(9), 4).diagnostics["balancing"]) == 2
+    without = by_labels(0.0, [1.0] * 9)
+    assert without.select(1, range(9), 4).diagnostics["balancing"] == []
+
+
+def test_a_label_with_large_losses_gets_more_than_one_slot() -> None:
+    """A DPP alone has one client of each label: the histograms of two labels are orthogonal."""
+    cohort = by_labels(0.9, [9.0, 1.0, 1.0] * 3).select(1, range(9), 3)
+    assert sum(client % 3 == 0 for client in cohort.clients) == 2
 
 
 def test_reasons_of_a_balanced_cohort() -> None:

@@ -47,6 +47,13 @@ DRAW = 1
 EMPHASIS_POWER = 2
 """Losses count as the persistence of updates to this power."""
 
+LABEL_SHARE = 0.5
+"""The DPP's part of the slots with label histograms, which do not change.
+
+It does not take two clients of equal histograms, however large their losses are. The balanced part
+does, so losses count there; without losses, at theta = 0, the DPP fills all slots.
+"""
+
 QualityScore = Callable[[Float64Array, Float64Array, IndexArray, Float64Array], Float64Array]
 SIGNALS = frozenset({"update", "loss"})
 
@@ -372,7 +379,9 @@ class LiveADCS(Scheduler):
 
     def dpp_slots(self, m: int) -> int:
         """Return how many of m slots the DPP fills; the others balance the cohort."""
-        return int(self.emphasis * m + 0.5)
+        if not self.directions.sent_once:
+            return int(self.emphasis * m + 0.5)
+        return int(LABEL_SHARE * m + 0.5) if self.theta > 0.0 else m
 
     def _left_out(
         self, clients: tuple[ClientId, ...], m: int, barred: Set[ClientId]
