@@ -70,7 +70,7 @@ make benchmark TIER=full AGAIN=LiveADCS PUBLISH=1                # run one again
 make benchmark TIER=full PUBLISH=1 OUT=runs/benchmark-full       # everything; resumes
 ```
 
-The quick tier takes about ten minutes on two idle cores. `ONLY="digits letter"` names cases, so
+The quick tier takes about six minutes on two idle cores. `ONLY="digits letter"` names cases, so
 that a run can be made in pieces or on several machines."""
 
 
