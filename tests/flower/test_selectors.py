@@ -95,8 +95,9 @@ def test_a_kernel_of_labels_probes_with_evaluations_only(toy: Any, kind: Any) ->
     run = toy.start(strategy, LocalGrid(toy.make_app(mods), toy.n), 3)
     assert [len(record.probed) for record in run.records] == [6, 0, 0]
     assert sorted(trained) == sorted(c for record in run.records for c in record.trained)
-    # One client of each of the three labels in every cohort.
-    assert all(len({c % 3 for c in record.trained}) == 3 for record in run.records)
+    # ADCS has one client of each of the three labels; of LiveADCS's slots one goes by losses, too.
+    labels = 2 if kind is adcs.LiveADCS else 3
+    assert all(len({c % 3 for c in record.trained}) >= labels for record in run.records)
 
 
 def test_a_missing_signal_is_named_once(toy: Any, caplog: Any) -> None:
