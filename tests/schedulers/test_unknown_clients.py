@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import adcs
@@ -13,6 +14,22 @@ from adcs.testing import FakeClients
 def test_weights_are_equal_if_no_client_is_known():
     cohort = adcs.ADCS().select(0, range(5), 2)
     assert cohort.weights == (1.0, 1.0)
+
+
+def test_unknown_clients_have_the_mean_weight_of_the_others() -> None:
+    """DivFL's weights count the clients that each stands for; those drawn stand for as many."""
+    scheduler = adcs.DivFL(by_cluster=True)
+    groups = [0, 0, 0, 0, 1, 2]
+    reports = [adcs.ClientReport(c, 0, update=np.eye(3)[g] * (g + 1)) for c, g in enumerate(groups)]
+    scheduler.observe(0, reports, "probe")
+    cohort = scheduler.select(0, range(12), 6)
+    weights = dict(zip(cohort.clients, cohort.weights, strict=True))
+    drawn = cohort.diagnostics["drawn"]
+    assert set(drawn) == {client for client in weights if client >= 6}
+    assert drawn
+    known = [weight for client, weight in weights.items() if client < 6]
+    assert len(set(known)) > 1
+    assert [weights[client] for client in drawn] == pytest.approx([np.mean(known)] * len(drawn))
 
 
 @pytest.mark.parametrize("make", [adcs.ADCS, adcs.StaticDPP, adcs.DivFL, adcs.LiveADCS])

@@ -92,8 +92,9 @@ class LiveADCS(Scheduler):
         A `Sketcher` if updates are to be kept, and probes answered, as sketches.
     kernel
         "updates", or "labels": C holds the cosines between label histograms, which clients send
-        once, with noise if they like (`adcs.reports.count_labels`). No update is asked for; losses
-        follow their trend between reports, and with theta = 0 they are not asked for either.
+        once, with noise if they like (`adcs.reports.count_labels`). No update is asked for; half of
+        the slots are balanced. Losses follow their trend between reports; with theta = 0 they are
+        not asked for, and the DPP fills all slots.
     **common
         `seed`, `groups`, `caps`, `required`, `unknown_group`: see `Scheduler`.
 
